@@ -108,7 +108,7 @@ Tensor attend(const Tensor& queries, at::TensorList keys, at::TensorList values,
       };
       for_each_column([&](const Chunk& chunk, int64_t row, int64_t j, int64_t column, bool hidden) {
         const float* value = chunk.values + row * chunk.value_row + j * chunk.value_column;  // read below
-        for (int64_t e = 0; e < H * E; e += LANES) __builtin_prefetch(value + e);
+        prefetch(value, H * E);
         const float* key = chunk.keys + row * chunk.key_row + j * chunk.key_column;
         for (int64_t h = 0; h < H; ++h) {
           float& score = weights[h * ld + column];

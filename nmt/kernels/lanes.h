@@ -58,9 +58,17 @@ inline Vec load(const float* p) {
 
 inline void store(float* p, Vec x) { std::memcpy(p, &x, sizeof(x)); }
 
+// Fetches the `size` numbers at `p` into the cache; where `written`, to be written.
+template <bool written = false, typename T>
+inline void prefetch(const T* p, int64_t size) {
+  for (int64_t i = 0; i < size; i += 64 / sizeof(T)) __builtin_prefetch(p + i, written);
+}
+
 inline UIntVec zero_extend(HalfVec x) {
-#ifdef __AVX512F__
-  return (UIntVec)_mm512_cvtepu16_epi32((__m256i)x);  // one instruction, where the compiler takes several
+#if defined(__AVX512F__)  // one instruction, where the compiler takes several
+  return (UIntVec)_mm512_cvtepu16_epi32((__m256i)x);
+#elif defined(__AVX2__)
+  return (UIntVec)_mm256_cvtepu16_epi32((__m128i)x);
 #else
   return __builtin_convertvector(x, UIntVec);
 #endif

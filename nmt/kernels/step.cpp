@@ -183,25 +183,33 @@ void attend_to_past(const Heads& heads, const Past<T>& past) {
         const int64_t row = i + 1 < num_chunks ? past.places[n * (num_chunks - 1) + i] : n;
         for (int64_t j = 0; j < length; ++j, ++number) {
           if (i == 0 && past.allowed != nullptr && num_chunks > 1 && !past.allowed[row * length + j]) continue;
-          columns.push_back(data + (row * length + j) * width);
+          const T* column = data + (row * length + j) * width;
+          prefetch(column, C);
+          columns.push_back(column);
           numbers.push_back(number);
         }
       }
       const int64_t S = columns.size();
       for (int64_t h = 0; h < H; ++h) {
         const float* query = heads.queries + (n * H + h) * C;
+        const auto values = [&](int64_t t) { return columns[t] + H * C + h * E; };
+        for (int64_t i = 0; i < S; ++i) {
+          prefetch(columns[i] + (h + 1) * C, C);  // keys of the next head, or values of the first
+          prefetch(values(i), E);
+        }
         for (int64_t first = 0; first < S; first += LANES) {
           Vec dots[LANES] = {};
           for (int64_t i = 0; i < std::min(LANES, S - first); ++i) {
             const T* key = columns[first + i] + h * C;
-            for (int64_t c = 0; c < C; c += LANES) dots[i] += load(query + c, C - c) * load(key + c, C - c);
+            Vec sum = {};
+            for (int64_t c = 0; c < C; c += LANES) sum += load(query + c, C - c) * load(key + c, C - c);
+            dots[i] = sum;
           }
           store(scores.data() + first, sums_of(dots) * scale);
         }
         for (int64_t i = 0; i < S && past.bias != nullptr; ++i)
           scores[i] += past.bias[h * past.num_columns + numbers[i]];
         softmax(scores.data(), S, 1.0f, scores.data());
-        const auto values = [&](int64_t t) { return columns[t] + H * C + h * E; };
         add_values<1>(scores.data(), 0, S, E, values, heads.out + (n * H + h) * E, 0);
       }
     }
@@ -233,6 +241,8 @@ void attend_to_source(const Heads& heads, const Source<T>& source) {
     for (int64_t h = 0; h < H; ++h) {
       const float* query = heads.queries + (n * H + h) * C;
       const T* keys = source.keys + (b * H + h) * C * ld;
+      const auto values = [&](int64_t t) { return source.values + (b * S + t) * H * E + h * E; };
+      for (int64_t t = 0; t < length; ++t) prefetch(values(t), E);
       for (int64_t s = 0; s < length; s += LANES) {
         Vec sums[K][CHAINS] = {};
         const auto add = [&](int64_t c, int64_t chain) {
@@ -253,7 +263,6 @@ void attend_to_source(const Heads& heads, const Source<T>& source) {
         for (int64_t s = 0; s < length; ++s) scores[k * ld + s] = allowed[s] ? scores[k * ld + s] : -INFINITE;
         softmax(scores + k * ld, length, 1.0f, scores + k * ld);
       }
-      const auto values = [&](int64_t t) { return source.values + (b * S + t) * H * E + h * E; };
       add_values<K>(scores, ld, length, E, values, heads.out + (n * H + h) * E, H * E);
     }
   };
