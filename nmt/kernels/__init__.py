@@ -111,9 +111,14 @@ def has_tiles() -> bool:
     return load() and bool(torch.ops.nmt.has_tiles())
 
 
+def most_int8_weight() -> int:
+    """Return the largest weight of 8 bits that the kernels multiply on this processor; 0 if they do not."""
+    return int(torch.ops.nmt.most_int8_weight()) if load() else 0
+
+
 def has_int8() -> bool:
     """Return whether the kernels multiply numbers of 8 bits on this processor."""
-    return load() and bool(torch.ops.nmt.has_int8())
+    return most_int8_weight() > 0
 
 
 def has_panels() -> bool:

@@ -8,11 +8,12 @@ namespace {
 using namespace nmt;
 using at::Tensor;
 
-bool has_int8() {
+// The largest magnitude of a weight; 0 where there is no product.
+int64_t most_int8_weight() {
 #ifdef NMT_INT8
-  return true;
+  return MOST_WEIGHT;
 #else
-  return false;
+  return 0;
 #endif
 }
 
@@ -32,7 +33,8 @@ Tensor pack_int8(const Tensor& weight, const Tensor& scales) {
     int8_t* const panel = bytes + o / PANEL * PANEL * matrix.depth + o % PANEL * WORD;
     for (int64_t i = 0; i < inputs; ++i) {
       const int8_t value = w[o * inputs + i];
-      TORCH_CHECK(value >= -MOST_UNITS, "weight must be from ", -MOST_UNITS, " on, but has ", int32_t(value));
+      TORCH_CHECK(std::abs(value) <= MOST_WEIGHT, "weight must be from ", -MOST_WEIGHT, " to ", MOST_WEIGHT,
+                  ", but has ", int32_t(value));
       panel[i / WORD * PANEL * WORD + i % WORD] = value;
       shifts[o] += SHIFT * value;
     }
@@ -46,7 +48,7 @@ Tensor pack_int8(const Tensor& weight, const Tensor& scales) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
-  m.def("has_int8() -> bool", &has_int8);
+  m.def("most_int8_weight() -> int", &most_int8_weight);
 #ifdef NMT_INT8
   m.def("pack_int8(Tensor weight, Tensor scales) -> Tensor", &pack_int8);
 #endif

@@ -1,13 +1,13 @@
 // Products of float32 rows with weights of 8 bits: on processors that multiply four pairs of such numbers and add them
-// in one instruction (VNNI, of AVX-512 or of AVX), and on others with AVX-512 or AVX2, which do so with two pairs of
-// 16 bits.
+// in one instruction (VNNI, of AVX-512 or of AVX), and on others with AVX-512 or AVX2 in three, whose sums of two
+// products have 16 bits: the weights have 7 bits there, so that no sum overflows.
 //
 // Each row of x is divided by its largest magnitude and rounded to 8 bits, sums are exact, and one pass over them
-// scales and finishes: all kinds of processor find the same numbers. The definition in plain torch is
+// scales and finishes: all processors find the same numbers for the same weights. The definition in plain torch is
 // nmt/layers/low_precision.py.
 //
 // Shapes: M rows, I inputs, O outputs. The weights lie in panels of PANEL outputs: place [p][i / WORD][o] of a panel
-// holds WORD inputs from i on of output o, as the instruction takes them.
+// holds WORD inputs from i on of output o, as the instructions take them.
 
 #pragma once
 
@@ -20,87 +20,48 @@
 #include <cstring>
 #include <memory>
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+namespace nmt {
+
+constexpr int32_t MOST_UNITS = 127;  // of a number of a row
+constexpr int32_t SHIFT = 128;       // added to the numbers of a row, which the instructions take without a sign
+
+}  // namespace nmt
+
+#ifdef __AVX512BW__
 #define NMT_INT8 1
 
 namespace nmt {
 
-using Left = uint8_t;           // a number of a row
-using Words = __m512i;          // the numbers that are multiplied in one instruction, or sums of these products
-constexpr int64_t VECTORS = 4;  // of a panel: with them 6 rows of sums stay in registers
-constexpr int32_t SHIFT = 128;  // added to the numbers of a row, which the instruction takes without a sign
-
-// The weights at `p`.
-inline Words load_words(const int8_t* p) { return _mm512_loadu_si512(p); }
-
-inline void store_sums(int32_t* p, Words sums) { _mm512_storeu_si512(p, sums); }
+using Words = __m512i;          // words of four numbers that are multiplied at once, or sums of these products
+constexpr int64_t VECTORS = 4;  // of a panel
+constexpr int64_t ROWS = 6;     // whose sums with a panel stay in registers
 
 // Writes the nearest whole numbers, plus SHIFT.
-inline void store_rounded(Left* p, Vec x) {
+inline void store_rounded(uint8_t* p, Vec x) {
   const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)x), _mm512_set1_epi32(SHIFT));
   const __m128i bytes = _mm512_cvtusepi32_epi8(shifted);
   std::memcpy(p, &bytes, sizeof(bytes));
 }
+
+#ifdef __AVX512VNNI__
+
+constexpr int32_t MOST_WEIGHT = 127;
 
 // sums + the products of the numbers in `word` with those of each word of `weights`, added up.
 inline Words add_products(Words sums, int32_t word, Words weights) {
   return _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(word), weights);
 }
 
-}  // namespace nmt
+#else
 
-#elif defined(__AVX512BW__)
-#define NMT_INT8 1
-
-namespace nmt {
-
-using Left = int16_t;
-using Words = __m512i;
-constexpr int64_t VECTORS = 4;
-constexpr int32_t SHIFT = 0;
-
-inline Words load_words(const int8_t* p) {
-  __m256i bytes;
-  std::memcpy(&bytes, p, sizeof(bytes));
-  return _mm512_cvtepi8_epi16(bytes);
-}
-
-inline void store_sums(int32_t* p, Words sums) { _mm512_storeu_si512(p, sums); }
-
-inline void store_rounded(Left* p, Vec x) {
-  const __m256i units = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32((__m512)x));
-  std::memcpy(p, &units, sizeof(units));
-}
+constexpr int32_t MOST_WEIGHT = 64;  // 2 * 255 * 64 has 16 bits
 
 inline Words add_products(Words sums, int32_t word, Words weights) {
-  return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_set1_epi32(word), weights));
+  const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi32(word), weights);
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 
-}  // namespace nmt
-
-#elif defined(__AVXVNNI__) && defined(__AVX2__) && !defined(__AVX512F__)
-#define NMT_INT8 1
-
-namespace nmt {
-
-using Left = uint8_t;
-using Words = __m256i;
-constexpr int64_t VECTORS = 2;
-constexpr int32_t SHIFT = 128;
-
-inline Words load_words(const int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-
-inline void store_sums(int32_t* p, Words sums) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), sums); }
-
-inline void store_rounded(Left* p, Vec x) {
-  const __m256i shifted = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)x), _mm256_set1_epi32(SHIFT));
-  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(shifted), _mm256_extracti128_si256(shifted, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(halves, halves));
-}
-
-inline Words add_products(Words sums, int32_t word, Words weights) {
-  return _mm256_dpbusd_avx_epi32(sums, _mm256_set1_epi32(word), weights);
-}
+#endif
 
 }  // namespace nmt
 
@@ -109,26 +70,34 @@ inline Words add_products(Words sums, int32_t word, Words weights) {
 
 namespace nmt {
 
-using Left = int16_t;
 using Words = __m256i;
 constexpr int64_t VECTORS = 2;
-constexpr int32_t SHIFT = 0;
+constexpr int64_t ROWS = 5;
 
-inline Words load_words(const int8_t* p) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+inline void store_rounded(uint8_t* p, Vec x) {
+  const __m256i shifted = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)x), _mm256_set1_epi32(SHIFT));
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(shifted), _mm256_extracti128_si256(shifted, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(halves, halves));
 }
 
-inline void store_sums(int32_t* p, Words sums) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), sums); }
+#ifdef __AVXVNNI__
 
-inline void store_rounded(Left* p, Vec x) {
-  const __m256i units = _mm256_cvtps_epi32((__m256)x), packed = _mm256_packs_epi32(units, units);
-  const __m256i ordered = _mm256_permute4x64_epi64(packed, 0b10'00);  // the first half of each half of `packed`
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(ordered));
-}
+constexpr int32_t MOST_WEIGHT = 127;
 
 inline Words add_products(Words sums, int32_t word, Words weights) {
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_set1_epi32(word), weights));
+  return _mm256_dpbusd_avx_epi32(sums, _mm256_set1_epi32(word), weights);
 }
+
+#else
+
+constexpr int32_t MOST_WEIGHT = 64;
+
+inline Words add_products(Words sums, int32_t word, Words weights) {
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32(word), weights);
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+#endif
 
 }  // namespace nmt
 
@@ -138,11 +107,10 @@ inline Words add_products(Words sums, int32_t word, Words weights) {
 
 namespace nmt {
 
-constexpr int32_t MOST_UNITS = 127;     // of a row or a weight
 constexpr float SMALLEST_ROW = 1e-30f;  // a row of smaller numbers counts as 0
 
 // Writes a row rounded to 8 bits, plus SHIFT, and returns the size of a unit: NaN where the row is not finite.
-inline float round_row(const float* x, int64_t inputs, Left* rounded) {
+inline float round_row(const float* x, int64_t inputs, uint8_t* rounded) {
   Vec largest = {}, nothing = {};
   for (int64_t i = 0; i < inputs; i += LANES) {
     const Vec v = load(x + i, inputs - i);
@@ -160,10 +128,9 @@ inline float round_row(const float* x, int64_t inputs, Left* rounded) {
 // the sums, and the scale of each row.
 class Int8Matrix {
  public:
-  static constexpr int64_t WORD = sizeof(int32_t) / sizeof(Left), SUMS = sizeof(Words) / sizeof(int32_t);
+  static constexpr int64_t WORD = sizeof(int32_t), SUMS = sizeof(Words) / sizeof(int32_t);
   static constexpr int64_t PANEL = VECTORS * SUMS;
   static constexpr int64_t MOST_INPUTS = 1 << 16;  // for which no sum overflows
-  static constexpr int64_t ROWS = 6;               // whose sums stay in registers
   static constexpr int64_t CACHED = 24 << 10;      // bytes of rounded rows that stay in the first cache for all panels
 
   const int64_t outputs, inputs, depth, num_panels;
@@ -181,10 +148,10 @@ class Int8Matrix {
   // out (M, O) = finish(x W^T) of x (M, I); finish(r, c, sums, n) gives the n results of row r from column c on.
   template <typename F>
   void multiply(const int8_t* packed, const float* x, int64_t M, float* out, const F& finish) const {
-    const auto rounded = std::make_unique_for_overwrite<Left[]>(M * depth + LANES);  // whole vectors are written
+    const auto rounded = std::make_unique_for_overwrite<uint8_t[]>(M * depth + LANES);  // whole vectors are written
     const auto units = std::make_unique_for_overwrite<float[]>(M);
     for (int64_t m = 0; m < M; ++m) units[m] = round_row(x + m * inputs, inputs, rounded.get() + m * depth);
-    const int64_t together = std::max<int64_t>(1, CACHED / (ROWS * depth * sizeof(Left) + 1)) * ROWS;
+    const int64_t together = std::max<int64_t>(1, CACHED / (ROWS * depth + 1)) * ROWS;
     at::parallel_for(0, num_panels, GRAIN / (M * depth + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t first = 0; first < M; first += together) {
         const int64_t last = std::min(M, first + together);
@@ -193,6 +160,7 @@ class Int8Matrix {
           const auto take = [&](auto count) {
             for (; row + count <= last; row += count) {
               alignas(64) int32_t sums[count][PANEL];
+              for (int64_t r = 0; r < count; ++r) prefetch<true>(out + (row + r) * outputs + p * PANEL, PANEL);
               multiply_rows<count>(rounded.get() + row * depth, packed + p * PANEL * depth, sums);
               for (int64_t r = 0; r < count; ++r)
                 write(packed, sums[r], units[row + r], row + r, p * PANEL, out, finish);
@@ -209,7 +177,7 @@ class Int8Matrix {
  private:
   // Multiplies R rows with a panel. The sums stay in registers only where the compiler is told to unroll the loops.
   template <int64_t R>
-  void multiply_rows(const Left* left, const int8_t* panel, int32_t (&found)[R][PANEL]) const {
+  void multiply_rows(const uint8_t* left, const int8_t* panel, int32_t (&found)[R][PANEL]) const {
     Words sums[R][VECTORS];
 #pragma GCC unroll 8
     for (int64_t r = 0; r < R; ++r)
@@ -218,7 +186,7 @@ class Int8Matrix {
     for (int64_t i = 0; i < depth; i += WORD, panel += PANEL * WORD) {
       Words right[VECTORS];
 #pragma GCC unroll 8
-      for (int64_t v = 0; v < VECTORS; ++v) right[v] = load_words(panel + v * SUMS * WORD);
+      for (int64_t v = 0; v < VECTORS; ++v) std::memcpy(&right[v], panel + v * sizeof(Words), sizeof(Words));
 #pragma GCC unroll 8
       for (int64_t r = 0; r < R; ++r) {
         int32_t word;
@@ -230,7 +198,7 @@ class Int8Matrix {
 #pragma GCC unroll 8
     for (int64_t r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int64_t v = 0; v < VECTORS; ++v) store_sums(found[r] + v * SUMS, sums[r][v]);
+      for (int64_t v = 0; v < VECTORS; ++v) std::memcpy(found[r] + v * SUMS, &sums[r][v], sizeof(Words));
   }
 
   // Writes the results of a row and a panel whose first output is `o`; a unit of the row is `unit`.

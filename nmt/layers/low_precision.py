@@ -6,7 +6,8 @@ but for those of Transformers with weights packed for a kernel, which `nmt.model
 
 8 bits: each output of a map has a scale for its weights, and each row of inputs has one of its own, so that a
 sentence has the same translation in every batch; sums are exact (Wu et al. 2016, section 6, and, with scales
-of rows, Dettmers et al. 2022, section 2).
+of rows, Dettmers et al. 2022, section 2). Without VNNI the sum of two products must fit in 16 bits: then the
+kernel has weights, and oneDNN inputs, of 7 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SMALLEST_SCALE = 1e-30
 class LowPrecisionLinear(nn.Module):
     """`linear` with its weights and its inputs rounded to 16 or 8 bits; float32 in and out.
 
-    Where the processor has instructions for it (tiles of AMX for bf16, VNNI or AVX2 for 8 bits) a kernel
+    Where the processor has instructions for it (tiles of AMX for bf16, AVX2 or AVX-512 for 8 bits) a kernel
     multiplies packed weights, and sums up and returns float32. Elsewhere torch multiplies: bf16 and fp16
     with results that are rounded, too, 8 bits by oneDNN. Shapes: M rows, I inputs, O outputs.
     """
@@ -54,7 +55,8 @@ class LowPrecisionLinear(nn.Module):
         self.is_packed = weight.device.type == "cpu" and precision in PACKED and PACKED[precision]()
         """Whether `weight` is in the layout of the kernel."""
         if precision is Precision.int8:
-            self.scales = (weight.abs().amax(1) / LARGEST_INT8).clamp_min(SMALLEST_SCALE)  # (O,)
+            largest = kernels.most_int8_weight() if self.is_packed else LARGEST_INT8
+            self.scales = (weight.abs().amax(1) / largest).clamp_min(SMALLEST_SCALE)  # (O,)
             rounded = (weight / self.scales[:, None]).round().to(torch.int8)
             self.weight = (
                 torch.ops.nmt.pack_int8(rounded, self.scales)
@@ -87,7 +89,6 @@ class LowPrecisionLinear(nn.Module):
 
     def _in_8_bits(self, rows: Tensor) -> Tensor:
         """Return (M, O) of rows (M, I) without a kernel."""
-        # Without VNNI, oneDNN's sums of two products of 8 bits would overflow: inputs have 7 bits there.
         largest = LARGEST_INT8 if processor_has(*VNNI) else LARGEST_INT8 // 2
         units = rows.abs().amax(1, keepdim=True).clamp_min(SMALLEST_SCALE) / largest  # (M, 1)
         shifted = (rows / units).round_().add_(largest + 1).to(torch.uint8)

@@ -33,14 +33,6 @@ using Words = Lanes<int32_t, 16>;
 using Floats = Lanes<float, 16>;
 using Halves = Lanes<uint16_t, 16>;
 
-inline __m512i load(const void* p) {
-  __m512i x;
-  std::memcpy(&x, p, sizeof(x));
-  return x;
-}
-
-inline void store(void* p, __m512i x) { std::memcpy(p, &x, sizeof(x)); }
-
 template <typename F>
 inline __m512i words(const F& f) {
   Words out;
@@ -72,17 +64,16 @@ inline __m128i saturated_bytes(__m512i a) {
   return bits<__m128i>(out);
 }
 
-inline __m256i saturated_halves(__m512i a) {
-  const auto x = bits<Words>(a);
-  Lanes<int16_t, 16> out;
-  for (int i = 0; i < 16; ++i) out.at[i] = int16_t(std::clamp(x.at[i], -32768, 32767));
-  return bits<__m256i>(out);
-}
+inline __m512i set_halves(int16_t half) { return set(uint32_t(uint16_t(half)) * 0x10001u); }
 
-inline __m512i halves_of_bytes(__m256i a) {
-  const auto x = bits<Lanes<int8_t, 32>>(a);
+inline __m512i sums_of_two_products(__m512i left, __m512i right) {
+  const auto a = bits<Lanes<uint8_t, 64>>(left);
+  const auto b = bits<Lanes<int8_t, 64>>(right);
   Lanes<int16_t, 32> out;
-  for (int i = 0; i < 32; ++i) out.at[i] = x.at[i];
+  for (int i = 0; i < 32; ++i) {
+    const int sum = a.at[2 * i] * b.at[2 * i] + a.at[2 * i + 1] * b.at[2 * i + 1];
+    out.at[i] = int16_t(std::clamp(sum, -32768, 32767));
+  }
   return bits<__m512i>(out);
 }
 
@@ -205,15 +196,13 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #define __AMX_BF16__ 1
 #endif
 
-#define _mm512_loadu_si512 emulated::load
-#define _mm512_storeu_si512 emulated::store
 #define _mm512_add_epi32 emulated::add
 #define _mm512_set1_epi32 emulated::set
 #define _mm512_cvtps_epi32 emulated::nearest
 #define _mm512_cvtusepi32_epi8 emulated::saturated_bytes
 #define _mm512_dpbusd_epi32 emulated::add_products_of_bytes<__m512i>
-#define _mm512_cvtsepi32_epi16 emulated::saturated_halves
-#define _mm512_cvtepi8_epi16 emulated::halves_of_bytes
+#define _mm512_set1_epi16 emulated::set_halves
+#define _mm512_maddubs_epi16 emulated::sums_of_two_products
 #define _mm512_madd_epi16 emulated::products_of_halves
 #define _mm512_cvtepu16_epi32 emulated::zero_extended
 #define _mm512_cvtneps_pbh emulated::rounded

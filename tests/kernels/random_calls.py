@@ -184,9 +184,8 @@ def _weight(draw: Draw, outputs: int, inputs: int) -> Tensor:
     kinds: list[Callable[[], Tensor]] = [lambda: torch.randn(outputs, inputs)]
     if torch.ops.nmt.has_tiles():
         kinds.append(lambda: torch.ops.nmt.pack_weights(torch.randn(outputs, inputs)))
-    if torch.ops.nmt.has_int8():
-        rounded = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
-        kinds.append(lambda: torch.ops.nmt.pack_int8(rounded, torch.rand(outputs)))
+    if torch.ops.nmt.most_int8_weight():
+        kinds.append(lambda: torch.ops.nmt.pack_int8(_int8(outputs, inputs), torch.rand(outputs)))
     return draw.random.choice(kinds)()
 
 
@@ -198,9 +197,14 @@ def _best_of_hidden(draw: Draw) -> Arguments:
     return [hidden, weight, bias, vocab_size, *_choice(draw, num_sentences, num_beams, vocab_size)]
 
 
+def _int8(*shape: int) -> Tensor:
+    most = torch.ops.nmt.most_int8_weight()
+    return torch.randint(-most, most + 1, shape, dtype=torch.int8)
+
+
 def _pack_int8(draw: Draw) -> Arguments:
     outputs = draw.size()
-    return [torch.randint(-127, 128, (outputs, draw.size()), dtype=torch.int8), torch.rand(outputs)]
+    return [_int8(outputs, draw.size()), torch.rand(outputs)]
 
 
 def _with_biases(draw: Draw, shapes: Sequence[tuple[int, ...]]) -> list[Tensor | None]:
@@ -337,5 +341,5 @@ def damaged(arguments: Arguments, rng: random.Random) -> Arguments:
 
 def kernels_here() -> dict[str, Callable[[Draw], Arguments]]:
     """Return the kernels that this machine runs."""
-    tiles, int8 = torch.ops.nmt.has_tiles(), torch.ops.nmt.has_int8()
+    tiles, int8 = torch.ops.nmt.has_tiles(), torch.ops.nmt.most_int8_weight() > 0
     return ANYWHERE | (ON_TILES if tiles else {}) | (IN_8_BITS if int8 else {})

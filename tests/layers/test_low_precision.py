@@ -26,7 +26,7 @@ from nmt.runtime_config import Precision, RuntimeConfig
 from tests.models.test_contract import build, every_family
 
 needs_kernel = pytest.mark.skipif(
-    not (kernels.load() and torch.ops.nmt.has_int8()), reason="this machine has no kernel for 8 bits"
+    not kernels.most_int8_weight(), reason="this machine has no kernel for 8 bits"
 )
 Make = Callable[[nn.Linear], LowPrecisionLinear]
 SHAPES = [(1, 1), (31, 33), (64, 64), (200, 16), (24, 203), (300, 40), (3000, 5)]
@@ -47,18 +47,20 @@ def without_kernel(linear: nn.Linear) -> LowPrecisionLinear:
         return in_8_bits(linear)
 
 
-def by_hand(linear: nn.Linear, x: Tensor, most: int) -> Tensor:
-    """Return the product of weights rounded to 127 units of either sign and rows rounded to `most`."""
-    weight_unit = linear.weight.double().abs().amax(1, keepdim=True) / 127
-    row_unit = (x.double().abs().amax(-1, keepdim=True) / most).clamp_min(1e-30)
+def by_hand(linear: nn.Linear, x: Tensor, most: tuple[int, int]) -> Tensor:
+    """Return the product of weights and rows rounded to `most` units of either sign."""
+    weight_unit = linear.weight.double().abs().amax(1, keepdim=True) / most[0]
+    row_unit = (x.double().abs().amax(-1, keepdim=True) / most[1]).clamp_min(1e-30)
     bias: Tensor | None = linear.bias
     rounded = (x / row_unit).round() @ (linear.weight / weight_unit).round().t()
     return (rounded * row_unit * weight_unit[:, 0] + (0 if bias is None else bias)).float()
 
 
-def most_units(make: Make) -> int:
-    """Return how many units a row is rounded to: without VNNI, torch has 7 bits for them."""
-    return 127 if make is in_8_bits or processor_has(*VNNI) else 63
+def most_units(make: Make) -> tuple[int, int]:
+    """Return how many units weights and rows are rounded to: one of them to 7 bits without VNNI."""
+    if make is in_8_bits:
+        return kernels.most_int8_weight(), 127
+    return 127, 127 if processor_has(*VNNI) else 63
 
 
 @pytest.mark.parametrize("make", [without_kernel, pytest.param(in_8_bits, marks=needs_kernel)])
@@ -71,7 +73,7 @@ def test_products_of_numbers_of_8_bits(
     linear, x = nn.Linear(inputs, outputs, bias=has_bias), torch.randn(num_rows, inputs)
     found, most = make(linear)(x[:, None])[:, 0], most_units(make)
     assert_close(found, by_hand(linear, x, most), atol=2e-2, rtol=0)  # a tie may be rounded either way
-    assert (found - linear(x)).norm() <= 4 / most * linear(x).norm() + 1e-3
+    assert (found - linear(x)).norm() <= 4 / min(most) * linear(x).norm() + 1e-3
 
 
 @needs_kernel
@@ -113,8 +115,8 @@ def test_the_kernel_checks_its_arguments() -> None:
         linear(torch.randn(3, 24))
     with pytest.raises(RuntimeError, match="x must be Float, but is Double"):
         linear(torch.randn(3, 20).double())
-    too_small = torch.full((1, 4), -128, dtype=torch.int8)
-    with pytest.raises(RuntimeError, match="weight must be from -127 on, but has -128"):
+    too_small, most = torch.full((1, 4), -128, dtype=torch.int8), kernels.most_int8_weight()
+    with pytest.raises(RuntimeError, match=f"weight must be from -{most} to {most}, but has -128"):
         torch.ops.nmt.pack_int8(too_small, torch.ones(1))
 
 
