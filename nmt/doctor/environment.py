@@ -24,7 +24,7 @@ from nmt.files import FULL
 from nmt.runs.directory import PACKAGES, cpu_name
 from nmt.runtime import cores_allowed
 
-CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 LITTLE_DISK, LITTLE_MEMORY = 5 << 30, 4 << 30
 """Bytes below which a training is told to be tight."""
 OUTPUTS = Path("outputs")
