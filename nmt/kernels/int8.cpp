@@ -3,6 +3,8 @@
 #include "int8.h"
 #include "torch.h"
 
+#include <cstdlib>
+
 namespace {
 
 using namespace nmt;

@@ -35,9 +35,7 @@ pytestmark = pytest.mark.skipif(not kernels.load(), reason="the kernels cannot b
 needs_tiles = pytest.mark.skipif(
     not (kernels.load() and torch.ops.nmt.has_tiles()), reason="this machine has no AMX"
 )
-needs_int8 = pytest.mark.skipif(
-    not kernels.most_int8_weight(), reason="this machine has no kernel for 8 bits"
-)
+needs_int8 = pytest.mark.skipif(not kernels.has_int8(), reason="this machine has no kernel for 8 bits")
 IN_KERNELS = [
     Precision.fp32,
     pytest.param(Precision.bf16, marks=needs_tiles),

@@ -25,9 +25,7 @@ from nmt.runtime import processor_has, search_precision
 from nmt.runtime_config import Precision, RuntimeConfig
 from tests.models.test_contract import build, every_family
 
-needs_kernel = pytest.mark.skipif(
-    not kernels.most_int8_weight(), reason="this machine has no kernel for 8 bits"
-)
+needs_kernel = pytest.mark.skipif(not kernels.has_int8(), reason="this machine has no kernel for 8 bits")
 Make = Callable[[nn.Linear], LowPrecisionLinear]
 SHAPES = [(1, 1), (31, 33), (64, 64), (200, 16), (24, 203), (300, 40), (3000, 5)]
 
