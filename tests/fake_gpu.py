@@ -36,7 +36,7 @@ from nmt.training.optimizer import build_optimizer
 from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.statistics import BatchSize, Update, UpdateStatistics
 from nmt.training.trainer_config import MEASURES
-from tests.models.test_contract import CASES, VOCAB_SIZE
+from tests.models.test_contract import CASES, PLAIN, VOCAB_SIZE
 from tests.training.test_objective import cross_entropy, no_other_model
 
 DEVICE = "imagined"
@@ -92,8 +92,6 @@ def all_moved(found: object) -> Any:
     return found
 
 
-PLAIN = [case for case in CASES if str(case.id).endswith(("-plain", "-plain_rnn"))]
-"""One model of every family, for what does not depend on the model."""
 DEPTHS = ("encoder_layers", "decoder_layers", "num_layers")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import shlex
@@ -31,6 +32,24 @@ def rows(docstring: str | None) -> list[str]:
     return re.findall(r"^ {4}(\w+/?) {2,}\S", docstring or "", flags=re.MULTILINE)
 
 
+def module_name(path: Path) -> str:
+    """`models.base` for `nmt/models/base.py`, `models` for `nmt/models/__init__.py`, "" for the package."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
 def module_map() -> list[str]:
     """Return the modules in import order, as `models.base`, by the lists of the package and its rooms."""
     order = []
@@ -39,36 +58,20 @@ def module_map() -> list[str]:
         if room == row:
             order.append(room)
             continue
-        modules = rows(ast.get_docstring(TREES[room], clean=False))
+        modules = rows(ast.get_docstring(tree(FILES[room]), clean=False))
         order += [f"{room}.{name}" for name in modules if name != "__init__"]
-        place = modules.index("__init__") if "__init__" in modules else 0
-        order.insert(len(order) - len(set(modules) - {"__init__"}) + place, room)
+        position = modules.index("__init__") if "__init__" in modules else 0
+        order.insert(len(order) - len(set(modules) - {"__init__"}) + position, room)
     return order
 
 
-def module_name(path: Path) -> str:
-    """`models.base` for `nmt/models/base.py`, `models` for `nmt/models/__init__.py`, "" for the package."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-CODE = {
-    path: ast.parse(path.read_text(encoding="utf-8"))
-    for path in (*FILES.values(), *sorted((ROOT / "scripts").glob("*.py")))
-}
-TREES = {name: CODE[path] for name, path in FILES.items()}
-ORDER = module_map()
-every_module = pytest.mark.parametrize("name", sorted(FILES), ids=lambda name: name or "nmt")
-
-
-def imported_modules(name: str) -> Iterator[tuple[int, str]]:
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
     """Every import in a module, also inside functions, as (line, dotted name): `from a import b` is `a.b`."""
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{FILES[name]}:{node.lineno}: write the import from nmt, not from a dot"
+            assert node.level == 0, f"{place(path, node.lineno)}: write the import from nmt, not from a dot"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
@@ -86,12 +89,25 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def strings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and text of the strings of a module; a string that stands alone is documentation."""
-    documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    documentation = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
             yield node.lineno, node.value
+
+
+def unsafe(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of pickle, `torch.load`, evaluated text and values that name a class."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and dotted(node.func) in UNSAFE_CALLS:
+            yield node.lineno, dotted(node.func)
+        elif isinstance(node, ast.keyword) and ast.unparse(node) == "allow_pickle=True":
+            yield node.lineno, ast.unparse(node)
+    for line, name in imported_modules(path):
+        if name.split(".")[0] in UNSAFE_MODULES or name in UNSAFE_CALLS:
+            yield line, name
+    yield from ((line, text) for line, text in strings(path) if "_target_" in text)
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -99,32 +115,22 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_map_lists_every_module_once_and_nothing_else() -> None:
-    assert sorted(ORDER) == sorted(FILES.keys() - {""})
+    assert sorted(module_map()) == sorted(FILES.keys() - {""})
 
 
-@every_module
-def test_a_module_imports_only_from_those_above_it(name: str) -> None:
-    above = ORDER[: ORDER.index(name)] if name else ORDER  # the package offers names of all of them
-    wrong = [
-        f"{FILES[name].relative_to(ROOT)}:{line} imports {imported}"
-        for line, imported in imported_modules(name)
-        if (module := own_module(imported)) is not None and module not in above
-    ]
-    assert not wrong
+def test_a_module_imports_only_from_those_above_it() -> None:
+    order = module_map()
+    wrong = []
+    for name, path in FILES.items():
+        above = {*(order[: order.index(name)] if name else order)}  # the package offers names of all of them
+        for line, imported in imported_modules(path):
+            if (module := own_module(imported)) is not None and module not in above:
+                wrong.append(f"{place(path, line)} imports {imported}")
+    assert wrong == []
 
 
-@every_module
-def test_no_module_runs_what_it_reads(name: str) -> None:
-    """No pickle, no `torch.load`, no evaluated text, and no config value that names a class to import."""
-    calls = [(n.lineno, dotted(n.func)) for n in ast.walk(TREES[name]) if isinstance(n, ast.Call)]
-    keywords = [ast.unparse(n) for n in ast.walk(TREES[name]) if isinstance(n, ast.keyword)]
-    imports = list(imported_modules(name))
-    assert [found for found in imports if found[1].split(".")[0] in UNSAFE_MODULES] == []
-    assert [found for found in [*imports, *calls] if found[1] in UNSAFE_CALLS] == []
-    assert [
-        text for text in keywords if text.startswith("allow_pickle=") and text != "allow_pickle=False"
-    ] == []
-    assert [line for line, text in strings(TREES[name]) if "_target_" in text] == []
+def test_no_module_runs_what_it_reads() -> None:
+    assert [f"{place(path, line)}: {what}" for path in FILES.values() for line, what in unsafe(path)] == []
 
 
 def test_no_config_names_a_class_to_import() -> None:
@@ -133,11 +139,16 @@ def test_no_config_names_a_class_to_import() -> None:
     assert [path.name for path in configs if "_target_" in path.read_text(encoding="utf-8")] == []
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_functions_stay_short(path: Path) -> None:
-    functions = [n for n in ast.walk(CODE[path]) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
+def test_functions_stay_short() -> None:
+    """Those of the package and of the scripts."""
+    long = []
+    for path in (*FILES.values(), *sorted((ROOT / "scripts").glob("*.py"))):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    long.append(f"{place(path, node.lineno)} {node.name} has {lines} lines")
+    assert long == []
 
 
 def test_exception_is_caught_only_where_contributing_says_so() -> None:
@@ -145,7 +156,7 @@ def test_exception_is_caught_only_where_contributing_says_so() -> None:
     (told,) = re.findall(r"`Exception` is caught only.*?;", text, flags=re.DOTALL)
     handlers = {
         path.relative_to(ROOT).as_posix(): [
-            node.type for node in ast.walk(CODE[path]) if isinstance(node, ast.ExceptHandler)
+            node.type for node in ast.walk(tree(path)) if isinstance(node, ast.ExceptHandler)
         ]
         for path in FILES.values()
     }
@@ -182,10 +193,9 @@ def test_python_m_nmt_is_the_command() -> None:
     assert all(verb in result.stdout for verb in ("train", "evaluate", "translate", "attention"))
 
 
-@pytest.mark.parametrize("name", nmt.__all__)
-def test_every_public_name_can_be_used(name: str) -> None:
-    assert getattr(nmt, name) is not None
-    assert name in dir(nmt)
+def test_every_public_name_can_be_used() -> None:
+    assert [name for name in nmt.__all__ if getattr(nmt, name) is None] == []
+    assert {*nmt.__all__} <= {*dir(nmt)}
 
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
@@ -230,12 +240,13 @@ def test_every_test_and_table_that_contributing_names_is_there() -> None:
         assert re.search(rf"^{table}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), table
 
 
-@pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    lost = []
+    for page in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))):
+        for link in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if not (page.parent / link).exists():
+                lost.append(f"{page.name}: {link}")
+    assert lost == []
 
 
 def test_the_verbs_that_processes_share_are_those_of_the_docs() -> None:

@@ -270,7 +270,7 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
     [
         (Parallel.ddp, 0.0, ADAM),
         (Parallel.fsdp, 0.9, ADAM),
-        (Parallel.fsdp, 0.0, SgdConfig()),
+        pytest.param(Parallel.fsdp, 0.0, SgdConfig(), marks=pytest.mark.slow),
         pytest.param(Parallel.ddp, 0.9, ADAM, marks=pytest.mark.slow),
         pytest.param(Parallel.fsdp, 0.0, ADAM, marks=pytest.mark.slow),
     ],

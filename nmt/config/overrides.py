@@ -7,6 +7,7 @@ and which files are in them; knows no values and no dataclasses.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import re
@@ -122,7 +123,19 @@ def _mounted(verb: Verb, argument: str) -> str:
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:
     """Parse key=value arguments."""
     with explained():
-        return OverridesParser.create().parse_overrides(list(arguments))
+        return [_parsed(argument) for argument in arguments]
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(argument: str) -> Override:
+    """Parse an argument once: a command asks for each in several places, and a sweep in every trial."""
+    (override,) = _hydra_parser().parse_overrides([argument])
+    return override
+
+
+@functools.cache
+def _hydra_parser() -> OverridesParser:
+    return OverridesParser.create()
 
 
 def runs_of(overrides: Sequence[Override], key: str) -> list[str]:
@@ -271,8 +284,7 @@ def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> No
     if part in VARIANTS and field == VARIANTS[part][0]:
         offered = f"; {part} can be {', '.join(choices(verb, part, flags))}" if part in verb.groups else ""
         raise UserError(f"{key} cannot be set by itself: it follows from {part}=...{offered}")
-    all_groups = {folder.name for folder in config_dir().iterdir() if folder.is_dir()}
-    if verb.opens_run and key in all_groups - {*verb.groups}:
+    if verb.opens_run and key not in verb.groups and (config_dir() / key).is_dir():
         raise UserError(
             f"{line!r}: nmt {verb.name} takes the {key} of its run; it can choose {', '.join(verb.groups)}"
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from nmt.comparison.seed_tests import ScoreOn, SeedTest, differences_over_seeds
 
 Numbers = NDArray[Any]
+SLOW = pytest.mark.slow
 
 
 def mean_of(values: Numbers) -> ScoreOn:
@@ -28,7 +29,10 @@ def drawn(rng: np.random.Generator, *, sentences: float, seeds: float, shift: fl
     return [shift + own + rng.normal() * seeds + rng.normal(size=40) for _ in range(3)]
 
 
-@pytest.mark.parametrize(("sentences", "seeds"), [(0.0, 1.0), (1.0, 0.3), (3.0, 0.0)])
+@pytest.mark.parametrize(
+    ("sentences", "seeds"),
+    [pytest.param(0.0, 1.0, marks=SLOW), (1.0, 0.3), pytest.param(3.0, 0.0, marks=SLOW)],
+)
 def test_equal_systems_rarely_differ_beyond_chance(sentences: float, seeds: float) -> None:
     """About one time in twenty, wherever the chance is; the sentences alone see too little of it."""
     rng, found = np.random.default_rng(5), 0

@@ -285,6 +285,8 @@ CASES = [
     for family, variations in VARIATIONS.items()
     for label, make in variations.items()
 ]
+PLAIN = [case for case in CASES if str(case.id).endswith(("-plain", "-plain_rnn"))]
+"""One model of every family, for what does not depend on the model, or takes long."""
 
 
 @dataclass
@@ -474,7 +476,14 @@ def test_bf16_stays_close(model: TranslationModel, sentences: Sentences) -> None
     assert_close(rough.float(), logits_of(model, *batch), atol=0.1, rtol=0.1)
 
 
-@pytest.mark.parametrize("make", [case for case in CASES if "dropouts" not in str(case.id)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(*case.values, id=case.id, marks=() if case in PLAIN else pytest.mark.slow)
+        for case in CASES
+        if "dropouts" not in str(case.id)
+    ],
+)
 def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Sentences) -> None:
     model = build(make()).train()
     src, _, tgt_out = sentences(8, 5, 5)

@@ -494,7 +494,16 @@ def signalled(made: Trainer, phase: str) -> Trainer:
 
 
 @pytest.mark.fault(16, 4)
-@pytest.mark.parametrize("phase", INTERRUPTED)
+@pytest.mark.parametrize(
+    "phase",
+    [
+        "update",
+        "save",
+        "encoding",
+        pytest.param("validation", marks=pytest.mark.slow),
+        pytest.param("end", marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_in_any_phase_changes_nothing_at_the_end(trainer: Factory, phase: str) -> None:
     """Scores, patience, the plateau, what is kept, averaged and logged: all is that of a run without it."""
 

@@ -56,6 +56,13 @@ def config(run: Path, folder: Path, **fields: Any) -> TranslateConfig:
     return TranslateConfig(run=str(run), **(values | fields))
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers be forks of this process, which do not take seconds to import torch."""
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
+
+
 def streamed(run: Path, text: bytes, search: BeamConfig = SEARCH, chunk: int = LINES_AT_ONCE) -> bytes:
     """Return standard output for `text` on standard input."""
     opened = open_run(run, runtime_cfg=CPU)
@@ -227,6 +234,7 @@ def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.fault(24)
+@pytest.mark.usefixtures("forks")
 def test_a_worker_that_is_stuck_ends_the_job_and_shows_where_it_was(
     run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,6 +262,7 @@ def copied(run: Path, folder: Path) -> RunDirectory:
     return RunDirectory(other)
 
 
+@pytest.mark.usefixtures("forks")
 def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> None:
     other = copied(run, tmp_path)
     other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(TrainState())}))
@@ -264,6 +273,7 @@ def test_an_error_of_a_worker_is_shown_as_it_is(run: Path, tmp_path: Path) -> No
         answer_file(config(other.path, tmp_path, checkpoint="7"), TRANSLATION)
 
 
+@pytest.mark.usefixtures("forks")
 def test_an_error_in_a_worker_ends_the_job(run: Path, tmp_path: Path) -> None:
     other = copied(run, tmp_path)
     other.checkpoints.save(Checkpoint(7, {"weight": torch.ones(1)}, {}, {"progress": asdict(TrainState())}))
