@@ -20,6 +20,8 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import TransformerConfig
 from nmt.runtime import seed_everything
 
+gc.disable()  # until all tests are collected
+
 torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums are added up in one order
 
 kernels.load()  # built before the clock of a test runs, and in no cache that a test has for itself
@@ -33,9 +35,9 @@ VOCAB_SIZE = 23
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector skip what lives as long as the process: modules and tests."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 50)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
