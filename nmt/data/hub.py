@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,13 @@ from nmt.data.pairs import (
     weight_of,
 )
 from nmt.errors import UserError, suggest
+from nmt.files import read_json
 from nmt.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder, IterableDataset
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Increased when the rows of a dataset are read in another way, so that no cache entry is stale."""
 PROBE_SECONDS = 5.0
 """Time that the hub has to answer before only cached copies are used."""
@@ -95,7 +97,8 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
 
     def stamp() -> str:
         version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        facts = (FORMAT_VERSION, version, cfg.config, cfg.place(split), cfg.columns, *cfg.document_columns)
+        place = cfg.config, cfg.src, cfg.tgt, cfg.place(split)
+        facts = (FORMAT_VERSION, version, *place, cfg.columns, *cfg.document_columns)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     return PairStream(stamp, lambda: opened.chunks(cfg, split))
@@ -155,7 +158,7 @@ class _Dataset:
     def chunks(self, cfg: DatasetConfig, split: Split) -> Iterator[ParallelText]:
         """Yield the pairs of a split."""
         with self._ready() as builder:
-            dataset = _open_split(cfg, split, builder, streaming=cfg.streaming and split is Split.train)
+            dataset = _open_split(cfg, split, builder, streaming=cfg.streaming)
         with _readable_errors(cfg):
             yield from _read_columns(cfg, dataset)
 
@@ -181,6 +184,8 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
     from datasets import load_dataset_builder
     from datasets.exceptions import DatasetNotFoundError
 
+    if saved := _saved_files(cfg):
+        return load_dataset_builder("arrow", data_files=saved, cache_dir=cache)
     failure: Exception | None = None
     for choice in _config_choices(cfg):
         opened = functools.partial(
@@ -197,7 +202,32 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
             raise
         except (ValueError, FileNotFoundError) as error:
             failure = error
-    raise _no_config(cfg) from failure
+    raise _no_config(cfg, failure) from failure
+
+
+def _saved_files(cfg: DatasetConfig) -> dict[str, list[str]]:
+    """Return the files of each split of a folder that `save_to_disk` wrote; none for other folders.
+
+    Beside them the library keeps what was made of the rows since.
+    """
+    folder = Path(cfg.where)
+    if not cfg.path or not any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        return {}
+    try:
+        if (folder / "dataset_dict.json").is_file():
+            folders = {name: folder / name for name in read_json(folder / "dataset_dict.json")["splits"]}
+        else:
+            folders = {read_json(folder / "state.json")["_split"] or "train": folder}
+        states = {name: read_json(place / "state.json")["_data_files"] for name, place in folders.items()}
+        return {
+            name: [str(folders[name] / Path(file["filename"]).name) for file in files]
+            for name, files in states.items()
+        }
+    except (KeyError, TypeError, OSError, ValueError) as error:
+        raise UserError(
+            f"{cfg.key_prefix}.path={cfg.path} is no folder as save_to_disk writes it ({error!r}); save the "
+            "dataset again"
+        ) from error
 
 
 def _config_choices(cfg: DatasetConfig) -> Iterator[dict[str, str]]:
@@ -213,10 +243,14 @@ def _config_choices(cfg: DatasetConfig) -> Iterator[dict[str, str]]:
         yield {}
 
 
-def _no_config(cfg: DatasetConfig) -> UserError:
+def _no_config(cfg: DatasetConfig, failure: Exception | None) -> Exception:
+    """Return the error that no configuration could be opened; `failure` where the folder is to blame."""
     from datasets import get_dataset_config_names
 
-    names = sorted(get_dataset_config_names(cfg.where, revision=cfg.revision))
+    try:
+        names = sorted(get_dataset_config_names(cfg.where, revision=cfg.revision))
+    except (ValueError, FileNotFoundError) as error:
+        return failure or error
     wanted = next((choice["name"] for choice in _config_choices(cfg) if choice), "")
     key = f"{cfg.key_prefix}.config"
     problem = f"{key}={cfg.config} is no configuration" if cfg.config else f"{key} must be set"
@@ -226,7 +260,10 @@ def _no_config(cfg: DatasetConfig) -> UserError:
 def _open_split(
     cfg: DatasetConfig, split: Split, builder: DatasetBuilder, *, streaming: bool
 ) -> Dataset | IterableDataset:
-    """Return the rows of one split: downloaded unless they are cached, or read from where they are."""
+    """Return the rows of one split: downloaded unless they are cached, or read from where they are.
+
+    The library downloads all splits or none, and cannot read parts of them, or sums, from where they are.
+    """
     wanted = cfg.place(split) or ""
     known = builder.info.splits or getattr(builder.config, "data_files", None) or ()
     names = [str(name) for name in known]
@@ -238,7 +275,7 @@ def _open_split(
                 f"{suggest(name, names)}; null means that there is none"
             )
     try:
-        if streaming:
+        if streaming and (split is Split.train or not {"[", "+"} & {*wanted}):
             return builder.as_streaming_dataset(split=wanted)
         builder.download_and_prepare()
         return builder.as_dataset(split=wanted)
@@ -349,7 +386,7 @@ def _readable_errors(cfg: DatasetConfig) -> Iterator[None]:
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{key}: a text is not UTF-8 ({error}); convert the file: iconv -t UTF-8") from error
-    except (OSError, DatasetsError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, DatasetsError) as error:
         raise UserError(f"{key} cannot be read: {error.__cause__ or error}") from error
 
 

@@ -224,7 +224,8 @@ def _decoded(text: str, spelt: dict[str, str]) -> str:
             return " "
         if character.isspace():
             return " "
-        spelt.setdefault(character, match[0])
+        if len(character) == 1:  # what is spelt again is single characters
+            spelt.setdefault(character, match[0])
         return character
 
     return ENTITY.sub(decoded, text)
@@ -315,15 +316,17 @@ def _settle(line: TaggedLine, translation: str, found: Sequence[Unit], weights: 
 
 def _settle_pairs(pairs: Sequence[Element], inside: Span, near: Weights) -> None:
     """Give each of several pairs side by side a stretch of its own, the surest pair first."""
-    free = [inside]
-    waiting = {id(one): one for one in pairs}
-    values = {id(one): _values(near, one.span) for one in pairs}
+    free, waiting = [inside], dict(enumerate(pairs))
+    values = [_values(near, one.span) for one in pairs]
+    best = {number: _best_stretch(values[number], free) for number in waiting}
     while waiting:
-        best = {key: _best_stretch(values[key], free or [(inside[1], inside[1])]) for key in waiting}
-        chosen = max(best, key=lambda key: best[key][1])
-        place, _ = best[chosen]
+        chosen = max(best, key=lambda number: best[number][1])
+        place, _ = best.pop(chosen)
         waiting.pop(chosen).place = place
         free = [part for span in free for part in _without(span, place)]
+        for number, (stretch, _) in best.items():
+            if stretch[0] < place[1] and place[0] < stretch[1]:  # else it is as free as before
+                best[number] = _best_stretch(values[number], free or [(inside[1], inside[1])])
 
 
 def _without(span: Span, place: Span) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -86,6 +87,29 @@ def test_a_folder_is_read_anew_although_its_times_did_not_change(tmp_path: Path)
     assert hub.stream(cfg, Split.train).read().tgt == ["Ein Huhn."]
 
 
+def rows(label: str, number: int) -> datasets.Dataset:
+    return datasets.Dataset.from_list([{"en": f"{label} {i}", "de": f"{label} {i}"} for i in range(number)])
+
+
+def test_what_save_to_disk_wrote_is_its_splits_without_the_caches_beside_them(
+    tmp_path: Path,
+) -> None:
+    saved = {"train": rows("train", 3), "test_2016": rows("2016", 2), "test_2017": rows("2017", 2)}
+    datasets.DatasetDict(saved).save_to_disk(tmp_path / "all")
+    rows("alone", 2).save_to_disk(tmp_path / "alone")
+    datasets.load_from_disk(tmp_path / "all")["train"].map(lambda row: {"en": row["en"].upper()})
+    assert [*(tmp_path / "all" / "train").glob("cache-*.arrow")]
+    cfg = HubData(path=str(tmp_path / "all"), train_split="train[1:]", test_split="test_2016")
+    assert hub.stream(cfg, Split.train).read().src == ["train 1", "train 2"]
+    assert hub.stream(cfg, Split.test).read().src == ["2016 0", "2016 1"]
+    cfg.test_split = "test"
+    assert "has no split 'test', only train, test_2016, test_2017" in error_of(cfg, Split.test)
+    alone = HubData(path=str(tmp_path / "alone"))
+    assert hub.stream(alone, Split.train).read().src == ["alone 0", "alone 1"]
+    (tmp_path / "alone/state.json").write_text('{"_split": null}')
+    assert "alone is no folder as save_to_disk writes it (KeyError('_data_files'))" in error_of(alone)
+
+
 def test_splits_have_any_name_and_may_be_sliced(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", *({"en": f"a{i}", "de": f"b{i}"} for i in range(10)))
     write_jsonl(tmp_path / "test.jsonl", PAIR)
@@ -113,6 +137,18 @@ def test_a_stream_holds_what_a_download_does(
     assert "data.train_split=train[:3]" in error_of(sliced)
 
 
+def test_a_streamed_dataset_is_copied_for_no_split(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        write_jsonl(tmp_path / f"{split}.jsonl", *[PAIR] * 3)
+    cfg = HubData(path=str(tmp_path), streaming=True)
+    streams = [hub.stream(cfg, split) for split in (Split.validation, Split.train)]
+    assert [stream.read().tgt for stream in streams] == [["Ein Hund."] * 3] * 2
+    (opened,) = [one for one in hub._OPENED.values() if one._cfg.where == str(tmp_path)]
+    assert not Path(opened._builder.cache_dir).exists()
+    cfg.validation_split = "validation[:2]"  # which the library reads from a copy alone
+    assert len(hub.stream(cfg, Split.validation).read()) == 2
+
+
 @pytest.fixture
 def two_configs(tmp_path: Path) -> Path:
     """Return a dataset that declares its configurations, as wmt/* does: languages in one order only."""
@@ -133,6 +169,17 @@ def test_a_configuration_is_found_in_either_direction(two_configs: Path, src: st
     assert hub.stream(HubData(path=str(two_configs), tgt="fr", config="fr-en"), Split.test).read().tgt == [
         "fr-en"
     ]
+
+
+def test_two_pairs_of_a_dataset_are_two_texts_although_their_columns_are_called_alike(tmp_path: Path) -> None:
+    for tgt, text in (("de", "Hund"), ("fr", "chien")):
+        write_jsonl(tmp_path / f"{tgt}-en" / "train.jsonl", {"source": "dog", "target": text})
+    names = {"config": "{tgt}-{src}", "src_column": "source", "tgt_column": "target"}
+    german, french = (
+        hub.stream(HubData(path=str(tmp_path), tgt=tgt, **names), Split.train) for tgt in ("de", "fr")
+    )
+    assert (german.read().tgt, french.read().tgt) == (["Hund"], ["chien"])
+    assert german.stamp() != french.stamp()
 
 
 def test_a_configuration_must_exist(two_configs: Path) -> None:
@@ -223,6 +270,20 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
     message = error_of(HubData(path=str(tmp_path)))
     assert message.startswith(f"data.path={tmp_path}")
     assert "empty" in message
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_files_that_cannot_be_read_together_or_to_their_end(tmp_path: Path, streaming: bool) -> None:
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut/train.jsonl.gz").write_bytes(gzip.compress(b'{"en": "a", "de": "b"}\n' * 1000)[:-20])
+    assert "cut cannot be read: Compressed file ended before" in error_of(
+        HubData(path=str(tmp_path / "cut"), streaming=streaming)
+    )
+    write_jsonl(tmp_path / "both/validation.jsonl", PAIR)
+    (tmp_path / "both/train.tsv").write_text("en\tde\na\tb\n")
+    assert "both cannot be read: Couldn't infer the same data file format for all splits" in error_of(
+        HubData(path=str(tmp_path / "both"), streaming=streaming)
+    )
 
 
 def test_text_must_be_utf8(tmp_path: Path) -> None:

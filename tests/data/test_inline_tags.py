@@ -35,6 +35,7 @@ def diagonal(number: int) -> list[tuple[int, int]]:
         ('<a title="x > y" href=#>go</a>', "go"),
         ('press <ph id="1">&lt;b&gt;</ph>now', "press now"),
         ("a < b and c > d & e", "a < b and c > d & e"),
+        ("the &fjlig;ord &bne;", "the fjord =\u20e5"),
         ("5% of 10 % dogs {", "5% of 10 % dogs {"),
         ("  plain  text ", "  plain  text "),
     ],
@@ -145,8 +146,13 @@ def test_weights_of_pieces_become_those_of_units() -> None:
     assert by_position(2, 2).argmax(1).tolist() == [0, 1]
 
 
+def test_an_entity_of_two_characters_is_not_spelt_again() -> None:
+    assert put("the &fjlig;ord <b>&amp;</b>", "der fjord &", *diagonal(3)) == "der fjord <b>&amp;</b>"
+
+
 def test_hostile_lines_take_no_time_and_no_stack() -> None:
     for line in (
+        "<b>x</b> " * 1500,
         "<b>" * 1500 + "a" + "</b>" * 1500,
         '<b "' * 1500,
         "<!--" * 1500,
