@@ -153,8 +153,10 @@ def _read(entry: Entry, split: str) -> None:
     part, _, named = split.partition("-")  # such as validation-news of a set named news
     data = record.path / "data" / named
     sides = [data / f"{part}.{src}", data / f"{part}.{tgt}", *sorted(data.glob(f"{part}.ref*.{tgt}"))]
-    if entry.file is None:
-        entry.problem = f"it has no translations of {split}" + _advice(record, split)
+    if record.config.get("task") == "language_model":  # which has texts where others have translations
+        entry.problem = f"it has no translations of {split}{IS_LANGUAGE_MODEL}"
+    elif entry.file is None:
+        entry.problem = f"it has no translations of {split}{_advice(record, split)}"
     elif not (entry.file.name.startswith(split) or _is_written_by_training(entry.file, split)):
         entry.problem = f"{entry.file.name} does not seem to be of {split}; say split=..."
     elif not all(side.is_file() for side in sides[:2]):
@@ -182,8 +184,6 @@ def _is_written_by_training(file: Path, split: str) -> bool:
 
 
 def _advice(record: RunRecord, split: str) -> str:
-    if record.config.get("task") == "language_model":
-        return IS_LANGUAGE_MODEL
     if record.state not in ("done", "exported"):
         return f": its training is {record.state}"
     return f"; nmt evaluate run={record.path} data.scored_split={split} makes them"

@@ -14,9 +14,10 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
 from nmt.config.spelling import spelled
 from nmt.config.starting import InitConfig, OptimizerUse, VocabularyUse
+from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
-from nmt.data.tokenizer_training import TagSide, prepare_lines
+from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.metrics import METRICS, names_of_metrics
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
@@ -62,6 +63,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
                 f"name the language without punctuation, not {language!r}"
             )
+    yield from _misfits_of_symbols(cfg)
     yield from _misfits_of_sides(cfg)
     yield from _misfits_of_task(cfg)
     longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
@@ -74,6 +76,22 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
         if not has_split(cfg.data, split):
             other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
             yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
+
+
+def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
+    """Yield what takes apart that the data puts into sources; tags of languages are looked at before."""
+    symbols = [one for one in cfg.data.symbols if one not in cfg.data.tags.values()]
+    for symbol in symbols if cfg.tokenizer.strip_punctuation else ():
+        yield (
+            f"tokenizer.strip_punctuation=true takes {symbol} apart, which data.context, data.augment or "
+            "data.corpora puts into sources; leave out one of the two"
+        )
+    marks = [one for one in TERM_MARKS if one in symbols]
+    if marks and cfg.tokenizer.kind is TokenizerKind.word:
+        yield (
+            f"tokenizer.kind=word has no words for the marks {' and '.join(marks)} of data.augment; choose "
+            "another, such as tokenizer=bpe"
+        )
 
 
 def way_to_tags(data: DataConfig) -> str:

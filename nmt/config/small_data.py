@@ -27,7 +27,7 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.config.schemas import copied
 from nmt.data import casing, census
 from nmt.data.census import Census, SideCensus
-from nmt.data.filters import all_lines, filter_pairs, filter_texts
+from nmt.data.filters import all_lines, filter_of
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer_training import COUNTED, Case, Normalization, TokenizerConfig, TokenizerKind
 from nmt.disk_cache import cache_dir
@@ -125,8 +125,8 @@ def counted_pairs(cfg: TrainConfig) -> Census:
 
 def counted(cfg: TrainConfig) -> Census:
     """Count what the task trains on: pairs, labelled texts, or the targets alone."""
-    of_pairs = filter_texts if cfg.data.has_labels else filter_pairs
-    return census.take(cfg.data, all_lines if cfg.task is Task.language_model else of_pairs, cache_dir())
+    usable = all_lines if cfg.task is Task.language_model else filter_of(cfg.data)
+    return census.take(cfg.data, usable, cache_dir())
 
 
 def _not_countable(cfg: TrainConfig) -> str:

@@ -107,3 +107,8 @@ class TrainTestOverlap:
 
 Filter = Callable[[ParallelText, DataConfig], tuple[ParallelText, FilterReport]]
 """A function that chooses the pairs to train on; its name is part of the key of cache entries."""
+
+
+def filter_of(cfg: DataConfig) -> Filter:
+    """Return what drops the unusable of a corpus: of labelled texts, or of pairs."""
+    return filter_texts if cfg.has_labels else filter_pairs

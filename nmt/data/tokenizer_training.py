@@ -398,7 +398,9 @@ def train_model(cfg: TokenizerConfig, lines: list[str], corpus: str, tags: Seque
 def own_pieces(cfg: TokenizerConfig, tags: Sequence[str]) -> list[str]:
     """Return what is one piece wherever it occurs: tags as in prepared lines, symbols, marks of case."""
     marks = casing.MARKS if cfg.case is Case.markup else ()
-    return list(dict.fromkeys([*prepare_lines(cfg, tags), *cfg.symbols, *marks]))
+    prepared = prepare_lines(cfg, tags)
+    in_sources = map(source_factors.small, prepared) if cfg.tells_case else ()
+    return list(dict.fromkeys([*prepared, *in_sources, *cfg.symbols, *marks]))
 
 
 def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from nmt.data.casing import MARKS
+from nmt.data.casing import ESCAPE, MARKS
 from nmt.data.lines import read_lines
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.special_ids import EOS_ID, UNK_ID
@@ -351,6 +351,10 @@ class _Spelling(NamedTuple):
         return found[::-1]
 
 
+OF_WORDS = {*MARKS} - {ESCAPE}
+"""Marks that change or continue the word before them."""
+
+
 class Spellings:
     """The tokens of a vocabulary by their text."""
 
@@ -358,7 +362,9 @@ class Spellings:
         self.ids = {text: token for token, text in texts}
         self.texts = sorted(self.ids)
         self.longest = max(map(len, self.texts), default=0)
-        self.word_parts = [i for text, i in self.ids.items() if _parts_words(text[:1])]
+        self.word_parts = [
+            i for text, i in self.ids.items() if _parts_words(text[:1]) or text[:1] in OF_WORDS
+        ]
         self.word_ends = [i for text, i in self.ids.items() if _parts_words(text[-1:]) or text[-1:] in MARKS]
 
     def ways(self, text: str) -> list[dict[int, int]] | None:

@@ -18,7 +18,7 @@ from nmt.data.augmented import AugmentedData
 from nmt.data.documents import without_context
 from nmt.data.filter_table import ModelFilterConfig
 from nmt.data.filtering import chains, tried
-from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_pairs
+from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_of
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
 from nmt.doctor import characters
 from nmt.doctor.alignment import Alignment, Shift
@@ -232,7 +232,7 @@ class Examination:
         """Look at the pairs of a chunk, without their context, and for those of other splits among them."""
         text = without_context(text) if self.cfg.has_documents else text
         if self.split is Split.train and self.cfg.has_source:
-            self.filtered += filter_pairs(text, self.cfg)[1]
+            self.filtered += filter_of(self.cfg)(text, self.cfg)[1]
         for start in range(0, len(text), BLOCK_LINES):
             end = start + BLOCK_LINES
             self._block(ParallelText(text.src[start:end], text.tgt[start:end]), wanted)
@@ -452,7 +452,7 @@ def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is
         whole = sources.stream(part, Split.train)
         source = whole._replace(chunks=lambda: _limited(part, Split.train, most))
         if rows:
-            found.report, found.remarks = tried(source, cfg, filter_pairs, chain, is_whole=is_whole)
+            found.report, found.remarks = tried(source, cfg, filter_of(cfg), chain, is_whole=is_whole)
     except UserError as error:
         found.problems = list(error.problems)
     return found

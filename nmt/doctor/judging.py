@@ -150,6 +150,8 @@ KINDS = {
         "{name: regex, pattern: '://'}",
     ),
 }
+BETWEEN_SIDES = ("lopsided", "numbers", "open")
+"""Kinds that compare a source with its translation, and say nothing of a text and its label."""
 
 
 def judged(
@@ -251,6 +253,8 @@ def _swapped(report: SplitReport, reports: Sequence[SplitReport]) -> Iterator[Fi
 
 def _languages(report: SplitReport) -> Iterator[Finding]:
     names = [told.expected for told in report.languages]
+    if report.cfg.has_labels:  # a text and its label are named by what they are, and not by languages
+        return
     for number, told in enumerate(report.languages):
         side = ("source", "target")[number] if len(names) == 2 else "text"
         if told.problem:
@@ -286,7 +290,7 @@ def _overlaps(report: SplitReport) -> Iterator[Finding]:
                 ("pairs", overlap.pairs),
                 ("pairs but for case and punctuation", overlap.plain_pairs),
                 ("sources", overlap.sources),
-                ("targets", overlap.targets),
+                ("targets", 0 if report.cfg.has_labels else overlap.targets),
             )
             if count
         ]
@@ -339,7 +343,8 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
             sampled,
             report.similar,
         )
-    for kind, other in (("source", "targets"), ("target", "sources")) if report.cfg.has_source else ():
+    both = (("source", "targets"), ("target", "sources"))
+    for kind, other in both[: 1 if report.cfg.has_labels else 2] if report.cfg.has_source else ():
         found = report.repeats[kind]
         if found.ambiguous:
             groups = [group for group in found.groups if group.variants > 1]
@@ -378,6 +383,8 @@ def _repetition(report: SplitReport, kind: str, found: Repetition, text: str, ro
 
 def _kinds(report: SplitReport) -> Iterator[Finding]:
     for kind, row in KINDS.items():
+        if report.cfg.has_labels and kind in BETWEEN_SIDES:
+            continue
         if count := report.gallery.counts.get(kind, 0):
             names = _odd_characters(report, kind)
             yield Finding(

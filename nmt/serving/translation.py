@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,8 +109,13 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         if asked.markup:  # with its tags, a line is split where it is translated
             search = dataclasses.replace(search, split_lines=LineSplitting.none)
         requests = [question.request(line) for line in lines]
-        for number, request in enumerate(requests if asked.document else ()):
-            request.context = lines[max(0, number - context) : number]
+        before: deque[str] = deque(maxlen=context)  # of the same document, which a blank line ends
+        for request in requests if asked.document else ():
+            if not request.src.strip():
+                before.clear()
+                continue
+            request.context = list(before)
+            before.append(request.src)
         segments = self.run.segments(requests, search)
         asking = self.run.asking_for(asked.tgt or self.tgt, segments.requests)
         return [Request.of(one).src for one in asking], segments.counts

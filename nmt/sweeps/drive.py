@@ -23,12 +23,13 @@ from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.config.trials import Sweep
-from nmt.data.pairs import Split
+from nmt.data.pairs import Split, stamp_of_files
 from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import METRICS, default_best
 from nmt.errors import Interrupted, UserError, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
+from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.processes import (
     ORPHAN_SECONDS,
@@ -374,15 +375,24 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
 
 
 def _mark(trial: Composed) -> str:
-    """Return a digest of the config of a trial that opens runs, and of what these runs are."""
+    """Return a digest of the config of a trial that opens runs, and of what these runs and its input are."""
     if trial.folder is not None:
         return ""
-    runs = trial.cfg.get("run")
-    files = [Path(str(run), "results.json") for run in (runs if OmegaConf.is_list(runs) else [runs])]
-    contents = [
-        file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "" for file in files
-    ]
-    return digest(json.dumps([OmegaConf.to_yaml(trial.cfg), *contents]))
+    values = [OmegaConf.select(trial.cfg, key) for key in ("run", "ensemble.lm", "scorers")]
+    runs = [run for value in values for run in (value if OmegaConf.is_list(value) else [value]) if run]
+    inputs = [Path(str(one)) for one in [trial.cfg.get("input")] if one]
+    stamps = [stamp_of_files(inputs)] if inputs and inputs[0].is_file() else []
+    return digest(json.dumps([OmegaConf.to_yaml(trial.cfg), *map(_content, map(str, runs)), *stamps]))
+
+
+def _content(run: str) -> str:
+    """Return the results of a run, or the digest of the weights of one that has none; nothing for no run."""
+    file = Path(run, "results.json")
+    if file.is_file():
+        return file.read_text(encoding="utf-8", errors="replace")
+    with contextlib.suppress(UserError):  # the trial will say what is wrong
+        return identify_checkpoint(run)[1]
+    return ""
 
 
 def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:

@@ -243,12 +243,14 @@ def test_only_differences_of_config_and_environment_are_told(tmp_path: Path) -> 
 
 def test_a_language_model_is_compared_without_translations(tmp_path: Path) -> None:
     runs = [made_run(tmp_path / name, config={"task": "language_model"}) for name in ("a", "b")]
-    for run in runs:
-        shutil.rmtree(run / "hypotheses")
+    shutil.rmtree(runs[0] / "hypotheses")  # the other has texts there
+    assert (runs[1] / "hypotheses").is_dir()
     found = comparison(*runs)
     assert found.losses == [1.0, 1.0]
     assert not found.columns
-    assert "a is not compared: it has no translations of validation: it is a language model" in found.notes
+    for name in ("a", "b"):
+        note = f"{name} is not compared: it has no translations of validation: it is a language model"
+        assert note in found.notes
     assert "no translations of validation to compare" in summary(found)
 
 

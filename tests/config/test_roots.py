@@ -274,6 +274,23 @@ def test_a_damaged_config_is_read_or_refused(
             "name the language without punctuation, not 'pt-BR'",
         ),
         (
+            (
+                "data=files",
+                "data.train=a",
+                "data.validation=b",
+                "data.test=c",
+                "data.context=1",
+                "tokenizer.strip_punctuation=true",
+            ),
+            "tokenizer.strip_punctuation=true takes <brk> apart, which data.context, data.augment or "
+            "data.corpora puts into sources; leave out one of the two",
+        ),
+        (
+            ("data=demo", "data.augment=[{name: terms}]", "tokenizer=word"),
+            "tokenizer.kind=word has no words for the marks <term> and </term> of data.augment; choose "
+            "another, such as tokenizer=bpe",
+        ),
+        (
             ("data.streaming=true", "trainer.max_epochs=3"),
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead",

@@ -174,7 +174,7 @@ def test_a_configuration_is_found_in_either_direction(two_configs: Path, src: st
 def test_two_pairs_of_a_dataset_are_two_texts_although_their_columns_are_called_alike(tmp_path: Path) -> None:
     for tgt, text in (("de", "Hund"), ("fr", "chien")):
         write_jsonl(tmp_path / f"{tgt}-en" / "train.jsonl", {"source": "dog", "target": text})
-    names = {"config": "{tgt}-{src}", "src_column": "source", "tgt_column": "target"}
+    names: dict[str, Any] = {"config": "{tgt}-{src}", "src_column": "source", "tgt_column": "target"}
     german, french = (
         hub.stream(HubData(path=str(tmp_path), tgt=tgt, **names), Split.train) for tgt in ("de", "fr")
     )

@@ -13,7 +13,7 @@ from nmt.config.compose import compose
 from nmt.data.encode import encode_pairs
 from nmt.data.pairs import ParallelText
 from nmt.data.source_factors import CASES, FACTORS, POSITIONS, num_ids, small, texts_of
-from nmt.data.special_ids import EOS_ID
+from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
@@ -151,6 +151,15 @@ def test_models_without_a_table_of_sources_are_refused_and_others_are_not() -> N
     ):
         with pytest.raises(UserError, match=error):
             compose(VERBS["train"], ["data=toy", "tokenizer.source_factors=[position]", *overrides])
+
+
+def test_a_tag_with_capitals_is_one_piece_of_sources_in_small_letters() -> None:
+    lines = ["ab ba"] * 5
+    cfg = TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=14, source_factors=["case"])
+    tok = Tokenizer.train(cfg, ParallelText(lines, lines), tags=["<2deu_Latn>"])
+    (pieces,) = tok.src_pieces(["<2deu_Latn> ab"])
+    assert "<2deu_latn>" in [piece.text for piece in pieces]
+    assert UNK_ID not in [piece.id for piece in pieces]
 
 
 def test_a_run_with_factors_translates_scores_and_trains(tmp_path: Path) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from nmt.data.casing import ESCAPE, MARKS
 from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.decoding.configs import GlossaryUse
+from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
+from nmt.decoding.configs import BeamConfig, GlossaryUse
+from nmt.decoding.guided_search import search
 from nmt.decoding.hypotheses import EDGE, Wish
 from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
 from nmt.errors import UserError
+from tests.decoding.test_beam_search import TableModel
 
 LINES = [
     "ein Mann reitet auf einem Pferd",
@@ -91,6 +96,23 @@ def test_words_of_a_vocabulary_of_words_are_finished() -> None:
 def test_phrases_may_be_a_tuple(bpe: Tokenizer) -> None:
     lists, tuples = Request("", must=["Hund"]), Request("", must=("Hund",))  # type: ignore[arg-type]
     assert Wishes(bpe).of(lists) == Wishes(bpe).of(tuples)
+
+
+def test_a_mark_of_case_changes_the_word_before_it_and_is_none_of_its_ends_alone() -> None:
+    """Behind a phrase in small letters it would make another word of it."""
+    lines = ["der Hund bellt", "das iPhone", "USA"] * 5
+    tok = Tokenizer.train(
+        TokenizerConfig(kind=TokenizerKind.char, vocab_size=60, case=Case.markup), ParallelText(lines, lines)
+    )
+    spellings = Wishes(tok).spellings
+    marks = {mark: spellings.ids[mark] for mark in MARKS if mark in spellings.ids}
+    assert {"⇧", "␟"} <= marks.keys()
+    assert {mark for mark, token in marks.items() if token in spellings.word_parts} == {*marks} - {ESCAPE}
+    model = TableModel(vocab_size=tok.tgt_vocab_size)
+    src = torch.tensor([[5, 6, EOS_ID]] * 8)
+    wishes = [Wishes(tok).of(Request("", must=["bellt"]))] * 8
+    for [best] in search(model, src, torch.ones_like(src, dtype=torch.bool), BeamConfig(beam_size=8), wishes):
+        assert re.search(r"(?<!\w)bellt(?!\w)", tok.decode(best.ids))
 
 
 def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:

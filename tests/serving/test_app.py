@@ -22,6 +22,9 @@ from nmt.runs.opened import Run, ensemble_of, open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving import app, translation
 from nmt.serving.answers import Question, answers, num_tokens
+from nmt.serving.configs import ServingConfig
+from nmt.serving.tasks import served_task
+from nmt.verbs.translate import with_previous_lines
 from tests.runs.untrained import RNN, WORDS, untrained
 from tests.serving.served import Client, served
 
@@ -105,6 +108,19 @@ def test_sentences_of_a_line_are_joined_and_lines_of_a_document_need_context(
     assert (status, answer["error"]) == (
         422, "document: the model was trained without context; leave it out"
     )  # fmt: skip
+
+
+def test_lines_of_a_document_have_the_context_that_translate_gives_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.cfg.data, "context", 2)
+    lines = ["ab", "ba", "", "cd", "  ", "dc", "ab", "ba", "cd"]
+    task = served_task(run, run.cfg.decoding, None, ServingConfig())
+    asked = task.asked(task.body()(text=lines, document=True))
+    given = map(Request.from_json, with_previous_lines(lines, 2, False), map(str, lines))
+    wanted = [Request.of(one).src for one in run.asking_for(None, list(given))]
+    assert asked.lines == wanted
+    assert wanted[-1] == "ab <brk> ba <brk> cd"
 
 
 @pytest.mark.parametrize(

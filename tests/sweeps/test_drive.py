@@ -11,11 +11,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nmt.cli import main, print_error, report
 from nmt.config.composed import Composed
@@ -24,8 +26,11 @@ from nmt.config.stored import save_config
 from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.files import write_json
+from nmt.runs.directory import RunDirectory
 from nmt.sweeps.drive import sweep
 from nmt.sweeps.processes import Action
+from nmt.training.checkpoint import Checkpoint
+from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
 from tests.comparison.made import made_run
 
@@ -376,6 +381,40 @@ def test_an_evaluation_that_is_done_is_not_run_again(
     write_json(Path("runs/b/results.json"), {"step": 9})  # has been trained further
     assert sweep(plan(VERBS["evaluate"], command), evaluate, report) == 0
     assert (tmp_path / "ran").read_text() == "run-b+beam_size-1 run-b+beam_size-2 "
+
+
+def test_a_trial_is_run_again_with_other_weights_or_another_input(planned: Planned) -> None:
+    """An exported run has no results, and a language model or a scorer is another run."""
+    cfg, _ = planned(1).trials[0].to_training()
+    for name in ("run", "lm"):
+        save_config(cfg, Path(name, "config.yaml"))
+    Path("in.txt").write_text("a\n")
+    command = ["-m", "sweep.dir=sweep", "run=run", "ensemble.lm=lm", "input=in.txt"]
+    command += ["output=${decoding.beam_size}.txt", "decoding.beam_size=1,2"]
+
+    def translate(trial: Composed) -> dict[str, Any]:
+        with Path(trial.cfg.output).open("a") as file:
+            file.write("b\n")
+        return {}
+
+    def again() -> int:
+        before = [len(file.read_text()) for file in Path().glob("?.txt")]
+        assert sweep(plan(VERBS["translate"], command), translate, report) == 0
+        return (sum(len(file.read_text()) for file in Path().glob("?.txt")) - sum(before)) // 2
+
+    def save(name: str, value: float) -> None:
+        weights = {"weight": torch.full((2,), value)}
+        RunDirectory(Path(name)).checkpoints.save(
+            Checkpoint(7, weights, {}, {"progress": asdict(TrainState())})
+        )
+
+    assert (again(), again()) == (2, 0)
+    for name in ("run", "lm"):
+        for value in (1.0, 2.0):
+            save(name, value)
+            assert (again(), again()) == (2, 0)
+    Path("in.txt").write_text("a\nb\n")
+    assert (again(), again()) == (2, 0)
 
 
 def test_evaluations_that_are_done_are_ranked_by_the_metric_of_this_command(planned: Planned) -> None:

@@ -206,6 +206,31 @@ def test_a_mixture_and_a_text_in_one_language(tmp_path: Path) -> None:
     assert train["ratios"] is None
 
 
+def test_labelled_texts_are_filtered_as_training_filters_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what is wrong with texts, not with pairs: a label is much shorter than its text."""
+    for split, number in (("train", 40), ("validation", 10), ("test", 11)):
+        rows = "".join(
+            f"{'good' if i % 2 else 'bad'}\t{src}\n" for i, (src, _) in enumerate(sentences(number, number))
+        )
+        (tmp_path / f"{split}.tsv").write_text(f"label\ttext\n{rows}")
+    files = [f"data.{split}={tmp_path / split}.tsv" for split in ("train", "validation", "test")]
+    task = ["task=classification", "model=encoder", "data.filters=[{name: length, min: 3, sides: src}]"]
+    report = examined(tmp_path, ["data=labels", *files, *task, "doctor.sample=0"])
+    train = next(one for one in report["splits"] if one["name"] == "train")
+    assert train["dropped_by_data_filters"] == {"empty": 0, "too long": 0, "length": 0}
+    shown = capsys.readouterr().out
+    for words in (
+        "would fail",
+        "knows no language",
+        "different numbers",
+        "has lines of",
+        "different targets",
+    ):
+        assert words not in shown
+
+
 def test_what_is_nearly_equal_is_what_filters_drop(tmp_path: Path) -> None:
     """Compatibility forms, composed characters, ß and lines without letters are compared by one function."""
     good = sentences(20)
