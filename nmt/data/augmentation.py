@@ -24,7 +24,7 @@ from nmt.data import modifiers
 from nmt.data.draws import Draws, hashes
 from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.pairs import CONTEXT_SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.scripts import language_of
 from nmt.data.words import IN_WORD
 from nmt.loading import loaded
@@ -226,11 +226,17 @@ def end_punctuation(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
 
 
 def noise(cfg: NoiseConfig, pair: Pair, draws: Draws) -> Pair:
-    """Return both sides with the same characters in front of them, or behind them."""
+    """Return both sides with the same characters in front of them, or behind them.
+
+    Where the source alone has context they are in front of its own sentence, as they are in the target.
+    """
     characters = "".join(cfg.characters.split())
     inserted = "".join(draws.choice(characters) for _ in range(1 + draws.below(cfg.most)))
     if draws.chance(0.5):
-        return pair._replace(src=f"{inserted} {pair.src}", tgt=f"{inserted} {pair.tgt}")
+        context, separator, sentence = "", "", pair.src
+        if CONTEXT_SEPARATOR not in pair.tgt:
+            context, separator, sentence = pair.src.rpartition(f"{CONTEXT_SEPARATOR} ")
+        return pair._replace(src=f"{context}{separator}{inserted} {sentence}", tgt=f"{inserted} {pair.tgt}")
     return pair._replace(src=f"{pair.src} {inserted}", tgt=f"{pair.tgt} {inserted}")
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
 from nmt.data.documents import DocumentEnds
+from nmt.data.lines import open_bytes
 from nmt.data.pairs import (
     CHUNK_PAIRS,
     ColumnsConfig,
@@ -196,13 +197,41 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
             if not hasattr(builder.config, "keep_default_na"):
                 return builder
             # as in data=files: `null` is a word, and a quotation mark in TSV is text
-            quoting = csv.QUOTE_NONE if builder.config.sep == "\t" else builder.config.quoting
+            is_tsv = builder.config.sep == "\t"
+            if is_tsv and cfg.path:
+                _require_even_rows(cfg, builder)
+            quoting = csv.QUOTE_NONE if is_tsv else builder.config.quoting
             return opened(keep_default_na=False, quoting=quoting)
         except DatasetNotFoundError:
             raise
         except (ValueError, FileNotFoundError) as error:
             failure = error
     raise _no_config(cfg, failure) from failure
+
+
+def _require_even_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
+    """Refuse TSV whose rows differ in width, which the library would fill, or shift, without a word."""
+    key = f"{cfg.key_prefix}.path={cfg.path}"
+    files = {str(file) for files in (builder.config.data_files or {}).values() for file in files}
+    for path in sorted(Path(file) for file in files if Path(file).is_file()):
+        width = 0
+        with open_bytes(path, key) as rows:
+            for number, row in enumerate(rows, start=1):
+                text = row.rstrip(b"\r\n")
+                if not text:
+                    continue
+                found = text.count(b"\t") + 1
+                width = width or found
+                if found != width:
+                    raise UserError(
+                        f"{key}: {path}:{number}: the number of columns is {found}, but that of the header "
+                        f"is {width}; mend the line or remove it"
+                    )
+                if b"\r" in text:
+                    raise UserError(
+                        f"{key}: {path}:{number}: a carriage return inside of a line would end it; "
+                        "put a space there"
+                    )
 
 
 def _saved_files(cfg: DatasetConfig) -> dict[str, list[str]]:

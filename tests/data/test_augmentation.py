@@ -98,6 +98,17 @@ def test_noise_is_the_same_on_both_sides() -> None:
     assert places == {True, False}
 
 
+@pytest.mark.parametrize(("tgt", "begins"), [("drei", "eins <brk> zwei <brk> "), ("zwei <brk> drei", "")])
+def test_noise_in_front_of_a_sentence_is_where_its_translation_has_it(tgt: str, begins: str) -> None:
+    src = "eins <brk> zwei <brk> drei"
+    text = ParallelText([src] * 40, [tgt] * 40)
+    noisy = augmentation([{"name": "noise", "rate": 1.0}])(text, seed=1)
+    in_front = [(new, tgt_) for new, tgt_ in zip(noisy.src, noisy.tgt, strict=True) if tgt_.endswith(tgt)]
+    assert 10 < len(in_front) < 30
+    for new, tgt_ in in_front:
+        assert new == f"{begins}{tgt_.removesuffix(tgt)}{src.removeprefix(begins)}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_tags_markup_and_blank_sides_stay(name: str) -> None:
     symbols = ("<2de>", "<bt>", "⟦sep⟧")

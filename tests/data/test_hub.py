@@ -71,6 +71,26 @@ def test_quotation_marks_in_tsv_join_no_lines(tmp_path: Path) -> None:
     assert text == ParallelText(['"One.', 'Two."'], ["Eins.", "Zwei."])
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            "a\tb\tc\nd\te\tf\n",
+            "2: the number of columns is 3, but that of the header is 2; mend the line or",
+        ),
+        ("a\tb\nonly one\n", "3: the number of columns is 1, but that of the header is 2"),
+        ("a\tb\n\na dog\rruns\tb\n", "4: a carriage return inside of a line would end it"),
+    ],
+)
+def test_rows_of_tsv_are_as_wide_as_the_header(tmp_path: Path, rows: str, told: str) -> None:
+    """The library would take the first column for an index, or fill the last, without a word."""
+    (tmp_path / "train.tsv").write_bytes(f"en\tde\n{rows}".encode())
+    assert f"train.tsv:{told}" in error_of(HubData(path=str(tmp_path)))
+    (tmp_path / "train.tsv").unlink()
+    (tmp_path / "train.tsv.gz").write_bytes(gzip.compress(b"en\tde\r\na\tb\r\n\r\nc\td\r\n"))
+    assert hub.stream(HubData(path=str(tmp_path)), Split.train).read() == ParallelText(["a", "c"], ["b", "d"])
+
+
 def test_words_that_mean_nothing_to_other_programs_are_text(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text('en,de\nzero,null\nN/A,"nan, None"\n', encoding="utf-8")
     text = hub.stream(HubData(path=str(tmp_path)), Split.train).read()
