@@ -81,6 +81,23 @@ def composed(sentence: str, context: Sequence[str], cfg: DataConfig) -> str:
     return in_context(sentence, found)
 
 
+class PreviousLines:
+    """The lines before the next one to translate, of the same document, which a blank line ends."""
+
+    def __init__(self, most: int):
+        """Remember the latest `most` lines."""
+        self._lines: deque[str] = deque(maxlen=most)
+
+    def of(self, line: str, *, begins: bool = False) -> list[str]:
+        """Return the lines before the next one, which may begin another document, and remember that, too."""
+        if begins or not line.strip():
+            self._lines.clear()
+        found = list(self._lines)
+        if line.strip():
+            self._lines.append(line)
+        return found
+
+
 def with_context(source: PairStream, cfg: DataConfig, split: Split) -> PairStream:
     """Put previous sentences in front of the pairs of a stream, and leave out the ends of documents.
 

@@ -316,13 +316,12 @@ def _settle(line: TaggedLine, translation: str, found: Sequence[Unit], weights: 
 
 def _settle_pairs(pairs: Sequence[Element], inside: Span, near: Weights) -> None:
     """Give each of several pairs side by side a stretch of its own, the surest pair first."""
-    free, waiting = [inside], dict(enumerate(pairs))
-    values = [_values(near, one.span) for one in pairs]
-    best = {number: _best_stretch(values[number], free) for number in waiting}
-    while waiting:
+    free, values = [inside], [_values(near, one.span) for one in pairs]
+    best = {number: _best_stretch(of_pair, free) for number, of_pair in enumerate(values)}
+    while best:  # a pair leaves it with its place
         chosen = max(best, key=lambda number: best[number][1])
         place, _ = best.pop(chosen)
-        waiting.pop(chosen).place = place
+        pairs[chosen].place = place
         free = [part for span in free for part in _without(span, place)]
         for number, (stretch, _) in best.items():
             if stretch[0] < place[1] and place[0] < stretch[1]:  # else it is as free as before

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from nmt.attention_views.maps import empty_maps
+from nmt.data.documents import PreviousLines
 from nmt.data.sentences import joined
 from nmt.decoding import DecodingConfig
 from nmt.decoding.configs import LineSplitting
@@ -109,13 +109,9 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         if asked.markup:  # with its tags, a line is split where it is translated
             search = dataclasses.replace(search, split_lines=LineSplitting.none)
         requests = [question.request(line) for line in lines]
-        before: deque[str] = deque(maxlen=context)  # of the same document, which a blank line ends
+        previous = PreviousLines(context)
         for request in requests if asked.document else ():
-            if not request.src.strip():
-                before.clear()
-                continue
-            request.context = list(before)
-            before.append(request.src)
+            request.context = previous.of(request.src)
         segments = self.run.segments(requests, search)
         asking = self.run.asking_for(asked.tgt or self.tgt, segments.requests)
         return [Request.of(one).src for one in asking], segments.counts

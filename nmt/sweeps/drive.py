@@ -29,7 +29,6 @@ from nmt.decoding.metrics import METRICS, default_best
 from nmt.errors import Interrupted, UserError, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
-from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.processes import (
     ORPHAN_SECONDS,
@@ -44,6 +43,7 @@ from nmt.sweeps.records import Record, Records, curve, infinite, scores_of
 from nmt.sweeps.search import METRIC, Search
 from nmt.sweeps.slurm import SlurmJobs
 from nmt.sweeps.table import VALIDATION, label, show
+from nmt.training.checkpoint import MANIFEST
 
 FAILED = 3
 """Exit code of a sweep with failed trials."""
@@ -386,13 +386,12 @@ def _mark(trial: Composed) -> str:
 
 
 def _content(run: str) -> str:
-    """Return the results of a run, or the digest of the weights of one that has none; nothing for no run."""
-    file = Path(run, "results.json")
-    if file.is_file():
-        return file.read_text(encoding="utf-8", errors="replace")
-    with contextlib.suppress(UserError):  # the trial will say what is wrong
-        return identify_checkpoint(run)[1]
-    return ""
+    """Return the results of a run, or of one that has none the manifests of its weights."""
+    directory = RunDirectory(Path(run))
+    if directory.results_file.is_file():
+        return directory.results_file.read_text(encoding="utf-8", errors="replace")
+    manifests = sorted(directory.checkpoints.directory.glob(f"*/{MANIFEST}"))
+    return "".join(file.read_text(encoding="utf-8", errors="replace") for file in manifests)
 
 
 def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import load_config, to_plain
+from nmt.data.documents import PreviousLines
 from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.configs import GlossaryUse
@@ -115,25 +115,20 @@ def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iter
     Raises:
         UserError: a line of JSON is no request, or too long; names the line.
     """
-    before: deque[str] = deque(maxlen=most)
-    document = ""
+    previous, document = PreviousLines(most), ""
     for number, line in enumerate(lines, start=1):
-        is_blank = not line.strip()
         request = None
-        if are_json and not is_blank:
+        if are_json and line.strip():
             name = f"line {number} of the input"
             _require_whole(line, name)
             request = Request.from_json(line, name)
         src = request.src if request else line
-        if is_blank or not src.strip() or (request and request.document != document):
-            before.clear()
+        before = previous.of(src, begins=request is not None and request.document != document)
         document = request.document if request else document
         given: dict[str, Any] = dataclasses.asdict(request) if request else {"src": line}
         given.pop("due", None)  # which no line of input has
-        given["context"] = given.get("context") or list(before)
+        given["context"] = given.get("context") or before
         yield json.dumps(given, ensure_ascii=False)
-        if src.strip():
-            before.append(src)
 
 
 def _glossary(cfg: TranslateConfig) -> Glossary:

@@ -497,11 +497,8 @@ def signalled(made: Trainer, phase: str) -> Trainer:
 @pytest.mark.parametrize(
     "phase",
     [
-        "update",
-        "save",
-        "encoding",
-        pytest.param("validation", marks=pytest.mark.slow),
-        pytest.param("end", marks=pytest.mark.slow),
+        pytest.param(phase, marks=pytest.mark.slow if phase in ("validation", "end") else ())
+        for phase in INTERRUPTED
     ],
 )
 def test_a_signal_in_any_phase_changes_nothing_at_the_end(trainer: Factory, phase: str) -> None:
