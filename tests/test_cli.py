@@ -398,6 +398,11 @@ def test_info_shows_how_the_config_is_composed(
             "nmt translate reads standard input once and cannot be swept; leave out -m, "
             "or name files: input=... output=...",
         ),
+        (
+            "rerank -m run=a scorers=[b] stream=true",
+            "nmt rerank reads standard input once and cannot be swept; leave out -m, "
+            "or name files: input=... output=...",
+        ),
         ("attention -m run=a", "nmt attention reads standard input once and cannot be swept; leave out -m"),
     ],
 )

@@ -72,13 +72,20 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--resolve belongs to --cfg")
     if flags.multirun and verb.words:
         raise UserError(f"nmt {verb.name} starts no training, and is not swept; leave out -m")
-    if flags.multirun and verb.reads_input and not any(x.startswith("input=") for x in flags.overrides):
+    if flags.multirun and _is_given_input(verb, flags.overrides):
         takes_files = {"input", "output"} <= {field.name for field in fields(verb.config_class())}
         files = ", or name files: input=... output=..." if takes_files else ""
         raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m{files}")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     return flags
+
+
+def _is_given_input(verb: Verb, arguments: Sequence[str]) -> bool:
+    """Return whether the arguments make a verb read standard input."""
+    if verb.stream_key:
+        return f"{verb.stream_key}=true" in map(str.lower, arguments)
+    return verb.reads_input and not any(argument.startswith("input=") for argument in arguments)
 
 
 def _with_key(verb: Verb, arguments: Sequence[str]) -> list[str]:

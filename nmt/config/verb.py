@@ -40,6 +40,8 @@ class Verb:
     """Keys that take a choice of a group, each with its group, such as distil.decoding with decoding."""
     reads_input: bool = False
     """Whether sentences come from standard input, which can be read only once."""
+    stream_key: str = ""
+    """Key without which, as KEY=true, a verb that `reads_input` has no need of it; empty: it needs it."""
     words: str = ""
     """Key of the folders that a verb only reads; arguments without `=` are its values."""
     shared: bool = False

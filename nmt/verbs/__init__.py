@@ -172,6 +172,7 @@ _ROWS = (
             "nmt rerank run=outputs/mine ... input=src.txt output=hyp.txt  # a large file",
         ),
         reads_input=True,
+        stream_key="stream",
     ),
     Verb(
         name="import",

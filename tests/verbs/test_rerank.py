@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -238,6 +239,14 @@ def test_one_command_tunes_stores_reports_and_translates(
     ]
     changed = json.loads(Path(written).read_text())["changed"]
     assert (changed["checkpoint"], changed["metrics"]) == ("last", ["bleu"])
+
+    swept = command(runs, "tune_for=chrf", "data.scored_split=validation", f"sweep.dir={tmp_path}/sweep")
+    assert main([*swept, "-m", "decoding.length_penalty_alpha=0.0,1.0"]) == 0
+    shown_sweep = capfdbinary.readouterr().out.decode()
+    assert re.search(r"^best +\S*alpha-\d", shown_sweep, re.MULTILINE), shown_sweep
+    assert {one["state"] for one in json.loads((tmp_path / "sweep/sweep.json").read_text())["trials"]} == {
+        "done"
+    }
 
     text = "".join(f"{line}\n" for line in WORDS[:6])
 
