@@ -26,7 +26,7 @@ from nmt.layers.choices import Positions
 from nmt.models.base import State, TranslationModel
 from nmt.models.configs import ModelConfig, TransformerConfig
 from tests.decoding.test_beam_search import TableModel, sentences, tiny_transformer
-from tests.models.test_contract import CASES, ENSEMBLES, build
+from tests.models.test_contract import ENSEMBLES, SEARCHED, build
 
 MODELS: list[Callable[[], TranslationModel]] = [lambda: TableModel(11, eos_bias=-3.0), tiny_transformer]
 
@@ -73,7 +73,7 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
         assert [h.log_prob for h in mine] == pytest.approx([h.log_prob for h in theirs], rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("case", [*CASES, *ENSEMBLES])
+@pytest.mark.parametrize("case", [*ENSEMBLES, *SEARCHED])
 def test_every_family_finds_the_same(
     case: Callable[[], ModelConfig], sentences: Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
 ) -> None:

@@ -27,7 +27,7 @@ from nmt.layers.loss import smoothed_nll
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, ModelConfig, TransformerConfig
-from tests.models.test_contract import CASES, build
+from tests.models.test_contract import SEARCHED, build
 
 CPU = torch.device("cpu")
 LINES = ["two dogs run in the snow", "a man in a red shirt", "a dog", "red snow and a man", "run"] * 3
@@ -50,7 +50,7 @@ def language_model() -> TranslationModel:
     return build_model(cfg, src_vocab_size=size, tgt_vocab_size=size).eval()
 
 
-@pytest.mark.parametrize("make", CASES)
+@pytest.mark.parametrize("make", SEARCHED)
 def test_a_hypothesis_has_the_log_probability_of_its_search(
     make: Callable[[], ModelConfig], sentences: Sentences
 ) -> None:

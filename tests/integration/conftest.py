@@ -18,6 +18,15 @@ from nmt.cli import main
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
+COPYING = [
+    "schedule.peak_rate=0.008",
+    "trainer.max_steps=300",
+    "trainer.eval_every_steps=150",
+    "trainer.save_every_steps=75",
+    "trainer.log_every_steps=20",
+]
+"""What it takes to learn to copy."""
+
 
 def digits(rng: random.Random, low: int, high: int) -> str:
     return " ".join(rng.choice("0123456789") for _ in range(rng.randint(low, high)))
@@ -102,7 +111,7 @@ def tiny(copy_corpus: Path) -> list[str]:
         "model.decoder_layers=2",
         "model.dropout=0",
         "schedule=inverse_sqrt",
-        "schedule.peak_rate=0.005",
+        "schedule.peak_rate=0.008",
         "schedule.warmup_steps=50",
         "trainer.batch_tokens=500",
         "runtime.device=cpu",
@@ -114,7 +123,6 @@ def tiny(copy_corpus: Path) -> list[str]:
 def trained(nmt: Command, tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a model to copy, and return its run directory."""
     run = tmp_path_factory.mktemp("runs") / "copy"
-    limits = ["trainer.max_steps=400", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
-    done = nmt("train", f"run={run}", *tiny, *limits, "trainer.log_every_steps=20")
+    done = nmt("train", f"run={run}", *tiny, *COPYING)
     assert done.returncode == 0, done.stderr
     return run

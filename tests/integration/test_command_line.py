@@ -19,6 +19,7 @@ from nmt.cli import main
 from nmt.data.pairs import Split
 from nmt.data.sources import ToyData, load
 from nmt.training.trainer import Trainer
+from tests.integration.conftest import COPYING
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -89,15 +90,15 @@ def test_run_directory_holds_what_the_readme_lists(trained: Path) -> None:
 def test_metrics_name_each_step_once(trained: Path) -> None:
     lines = read_metrics(trained)
     steps = [line["step"] for line in lines if "train/loss" in line]
-    assert steps == list(range(20, 401, 20))
+    assert steps == list(range(20, 301, 20))
     assert all(line["train/tgt_tokens_per_second"] > 0 for line in lines if "train/loss" in line)
-    assert [line["step"] for line in lines if "valid/bleu" in line] == [200, 400]
+    assert [line["step"] for line in lines if "valid/bleu" in line] == [150, 300]
 
 
 def test_validation_equals_evaluate_equals_sacrebleu(trained: Path, nmt: Command) -> None:
     """A validation, `nmt evaluate` and the `sacrebleu` command give one score for a checkpoint."""
-    line = next(line for line in read_metrics(trained) if line.get("valid/bleu", 0) and line["step"] == 400)
-    done = nmt("evaluate", f"run={trained}", "checkpoint=400", "data.scored_split=validation")
+    line = next(line for line in read_metrics(trained) if line.get("valid/bleu", 0) and line["step"] == 300)
+    done = nmt("evaluate", f"run={trained}", "checkpoint=300", "data.scored_split=validation")
     assert done.returncode == 0, done.stderr
     assert f"BLEU {line['valid/bleu']:.2f}" in done.stdout
     written = Path(done.stdout.rsplit("written", 1)[1].strip())
@@ -107,9 +108,8 @@ def test_validation_equals_evaluate_equals_sacrebleu(trained: Path, nmt: Command
 
 
 def test_the_same_command_again_reports(trained: Path, nmt: Command, tiny: list[str]) -> None:
-    limits = ["trainer.max_steps=400", "trainer.eval_every_steps=200", "trainer.save_every_steps=100"]
     before = (trained / "metrics.jsonl").read_bytes()
-    done = nmt("train", f"run={trained}", *tiny, *limits, "trainer.log_every_steps=20")
+    done = nmt("train", f"run={trained}", *tiny, *COPYING)
     assert done.returncode == 0, done.stderr
     assert "is finished" in done.stdout
     assert (trained / "metrics.jsonl").read_bytes() == before
@@ -212,7 +212,7 @@ def test_every_validation_shows_attention_in_tensorboard(trained: Path) -> None:
 
     events = EventAccumulator(str(trained / "tb" / "valid")).Reload()
     assert events.Tags()["images"] == [f"samples/attention_{i}" for i in (1, 2, 3)]
-    assert [event.step for event in events.Images("samples/attention_1")] == [200, 400]
+    assert [event.step for event in events.Images("samples/attention_1")] == [150, 300]
 
 
 @pytest.mark.fault(29)
@@ -273,7 +273,7 @@ def test_a_stream_that_fails_is_one_message(
 def test_another_config_in_the_same_directory_is_refused(
     trained: Path, nmt: Command, tiny: list[str]
 ) -> None:
-    done = nmt("train", f"run={trained}", *tiny, "model.d_model=64", "trainer.max_steps=400")
+    done = nmt("train", f"run={trained}", *tiny, "model.d_model=64", "trainer.max_steps=300")
     assert done.returncode == 2
     assert "model.d_model" in done.stderr
     assert "64" in done.stderr
@@ -284,11 +284,11 @@ def test_another_config_in_the_same_directory_is_refused(
 def test_a_damaged_checkpoint_is_named(trained: Path, nmt: Command, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(trained, damaged)
-    weights = damaged / "checkpoints" / "step_00000400" / "model.safetensors"
+    weights = damaged / "checkpoints" / "step_00000300" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
-    done = nmt("evaluate", f"run={damaged}", "checkpoint=400")
+    done = nmt("evaluate", f"run={damaged}", "checkpoint=300")
     assert done.returncode == 2
     assert f"{weights.parent} is damaged: model.safetensors" in done.stderr
 
@@ -296,7 +296,7 @@ def test_a_damaged_checkpoint_is_named(trained: Path, nmt: Command, tmp_path: Pa
 def test_a_missing_checkpoint_lists_those_there_are(trained: Path, nmt: Command) -> None:
     done = nmt("evaluate", f"run={trained}", "checkpoint=17")
     assert done.returncode == 2
-    assert "400" in done.stderr
+    assert "300" in done.stderr
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(nmt: Command, tiny: list[str], tmp_path: Path) -> None:

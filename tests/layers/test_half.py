@@ -18,7 +18,7 @@ from nmt.layers.half import can_be_half, in_half
 from nmt.models.base import State, TranslationModel
 from nmt.models.configs import ModelConfig
 from nmt.runtime_config import Precision
-from tests.models.test_contract import CASES, ENSEMBLES, build
+from tests.models.test_contract import ENSEMBLES, SEARCHED, build
 
 
 def dtypes_of(state: State) -> set[torch.dtype]:
@@ -26,7 +26,7 @@ def dtypes_of(state: State) -> set[torch.dtype]:
     return own.union(*map(dtypes_of, state.parts))
 
 
-@pytest.mark.parametrize("case", [*CASES, *ENSEMBLES])
+@pytest.mark.parametrize("case", [*ENSEMBLES, *SEARCHED])
 @torch.inference_mode()
 def test_every_family_searches_in_bf16(
     case: Callable[[], ModelConfig], sentences: Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]

@@ -287,6 +287,48 @@ CASES = [
 ]
 PLAIN = [case for case in CASES if str(case.id).endswith(("-plain", "-plain_rnn"))]
 """One model of every family, for what does not depend on the model, or takes long."""
+STEPPING = [
+    "transformer-plain",
+    "transformer-llama",
+    "transformer-learned_post",
+    "transformer-one_head_of_keys",
+    "transformer-few_heads_of_keys",
+    "transformer-alibi_post",
+    "transformer-relative",
+    "transformer-t5_post",
+    "transformer-no_positions",
+    "transformer-own_decoder",
+    "transformer-few_weights",
+    "transformer-ssru",
+    "transformer-average",
+    "decoder_only-plain",
+    "decoder_only-causal",
+    "decoder_only-rotary",
+    "decoder_only-few_heads_of_keys",
+    "decoder_only-alibi",
+    "decoder_only-relative",
+    "decoder_only-t5",
+    "convolutional-plain",
+    "convolutional-sinusoidal",
+    "convolutional-kernel_1",
+    "encoder-mean",
+    "encoder-attention",
+    "rnn-plain_rnn",
+    "rnn-plain_gru",
+    "rnn-plain_lstm",
+    "rnn-additive_gru",
+    "rnn-dot_rnn",
+    "rnn-dot_lstm",
+    "rnn-general_gru",
+]
+"""Models that differ in what a step of a search reads and keeps; others differ in weights and sizes."""
+SEARCHED = [
+    case
+    if case.id in STEPPING
+    else pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow])
+    for case in CASES
+]
+"""All models, those that step as another does marked as slow: for tests that search."""
 
 
 @dataclass
@@ -324,6 +366,10 @@ ENSEMBLES = [
 def model(request: pytest.FixtureRequest) -> TranslationModel:
     """Return a model in eval mode: dropout must not show."""
     return build(request.param()).eval()
+
+
+stepping = pytest.mark.parametrize("model", [*SEARCHED, *ENSEMBLES], indirect=True)
+"""Models as of the fixture, those that step as another does marked as slow."""
 
 
 def build(cfg: ModelConfig) -> TranslationModel:
@@ -407,6 +453,7 @@ def test_step_by_step_equals_forward(
     assert_close(torch.stack(steps, dim=1), logits_of(model, src, src_mask, tgt_in))
 
 
+@stepping
 def test_reorder_equals_reading_the_prefixes_again(model: TranslationModel, sentences: Sentences) -> None:
     """Three beams a sentence that move at random, while sentences leave the batch."""
     B, K = 5, 3
@@ -429,6 +476,7 @@ def test_reorder_equals_reading_the_prefixes_again(model: TranslationModel, sent
     assert len(src) == B - 3
 
 
+@stepping
 def test_a_sentence_may_be_several(model: TranslationModel, sentences: Sentences) -> None:
     """Groups of two rows: one of the first sentence, three of the third, whose rows may follow any of it."""
     src, src_mask, tgt_in = sentences(3, 6, 2)
@@ -446,6 +494,7 @@ def test_a_sentence_may_be_several(model: TranslationModel, sentences: Sentences
     assert_close(found, logits_of(model, src[kept], src_mask[kept], prefixes)[:, -1])
 
 
+@stepping
 @pytest.mark.parametrize("rows", [None, [2, 2, 0]])
 def test_reorder_leaves_the_old_state_as_it_was(
     model: TranslationModel, sentences: Sentences, rows: list[int] | None
@@ -503,6 +552,7 @@ def test_overfits_eight_pairs(make: Callable[[], ModelConfig], sentences: Senten
     pytest.fail(f"the last loss is {float(nll) / len(logits)}")
 
 
+@stepping
 @torch.inference_mode()
 def test_search_in_a_batch_equals_search_one_by_one(model: TranslationModel, sentences: Sentences) -> None:
     beams = (3, 2) if model.reads_target else (1, 1)  # else tokens in any order are as probable
