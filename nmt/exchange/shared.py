@@ -118,6 +118,8 @@ OF_LINES = ("max_source_tokens", *SPLITTING)
 
 def lost_settings(search: DecodingConfig) -> list[str]:
     """Return the settings of a search, as KEY=VALUE, that other programs do without."""
+    if not isinstance(search, BeamConfig):
+        return [f"decoding.strategy={search.strategy}"]
     default, own = to_plain(BeamConfig), to_plain(search)
     told = {*CARRIED, *WITHOUT_EFFECT, *OF_LINES}
     return [
@@ -128,7 +130,10 @@ def lost_settings(search: DecodingConfig) -> list[str]:
 def beam_search_of(search: DecodingConfig) -> tuple[int, float]:
     """Return beam size and exponent of the length, for programs that divide scores by the length ** exponent.
 
-    Sampling, and other strategies that those programs have not, become the default beam search.
+    Sampling, and other strategies that those programs have not, become the default beam search. With one
+    beam no score is compared with another, and the exponent is 1.
     """
     beam = search if isinstance(search, BeamConfig) else BeamConfig()
+    if beam.beam_size == 1:
+        return 1, 1.0
     return beam.beam_size, 0.0 if beam.length_penalty is LengthPenalty.none else beam.length_penalty_alpha

@@ -24,7 +24,7 @@ from nmt.config.stored import load_config, save_config
 from nmt.data import tokenizer_training
 from nmt.data.pairs import Split
 from nmt.data.special_ids import EOS_ID
-from nmt.decoding.configs import LineSplitting
+from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.exchange import export as module
 from nmt.exchange import to_safetensors
 from nmt.runs.opened import initial_model, open_run
@@ -417,6 +417,24 @@ def test_the_card_names_the_settings_of_search_that_the_program_lacks(tmp_path: 
     card = (exported(run.rename(tmp_path / "other"), "ctranslate2") / "README.md").read_text("utf-8")
     assert "searches without" not in card
     assert "Greedy search is the same, but" in card
+
+
+@pytest.mark.parametrize("target", ["ctranslate2", "huggingface"])
+@pytest.mark.parametrize(
+    ("keys", "lost", "beams"),
+    [
+        (["decoding=mbr"], "`decoding.strategy=mbr`", BeamConfig().beam_size),
+        (["decoding=sampling"], "`decoding.strategy=sampling`", BeamConfig().beam_size),
+        (["decoding=greedy", "decoding.length_penalty_alpha=0.6"], "", 1),
+    ],
+)
+def test_other_searches_become_those_of_the_program(
+    target: str, keys: list[str], lost: str, beams: int, tmp_path: Path
+) -> None:
+    run = untrained(tmp_path / "run", "tokenizer=bpe", "tokenizer.vocab_size=40")
+    card = (exported(run, target, *keys) / "README.md").read_text(encoding="utf-8")
+    assert f"The search has {beams} beams" in card
+    assert (f"The program above searches without {lost}, " in card) == bool(lost)
 
 
 def test_the_card_installs_what_the_tokenizer_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
