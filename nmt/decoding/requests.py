@@ -125,6 +125,13 @@ def _require(is_right: bool, key: str, what: str, value: object) -> None:
         raise UserError(f"{key} must be {what}, but is {json.dumps(value, default=repr)[:80]}")
 
 
+def require_text(value: object, name: str) -> None:
+    """Raise `UserError`, which calls a value `name`, unless it is a text without what no text has."""
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text, but is {value!r:.80}")
+    require_characters(value)
+
+
 def require_characters(text: str) -> None:
     """Raise `UserError` for text with NUL, or with what is no Unicode, as of undecodable names of files."""
     if "\0" in text:

@@ -22,7 +22,7 @@ from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.sampling import continuation, draw_lines
 from nmt.decoding.translate import evaluating, in_precision
-from nmt.errors import UserError
+from nmt.errors import UserError, warn
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking import Tracker
 
@@ -81,6 +81,8 @@ def sampled_lines(
 ) -> Iterator[str]:
     """Yield `num` lines that begin with `prompt`, each sampled by itself to its end, or for `max_tokens`.
 
+    A line fits into one window of the model. A warning says how many lines have filled theirs.
+
     Raises:
         UserError: the prompt has a line break, or leaves no room for a token.
     """
@@ -94,13 +96,19 @@ def sampled_lines(
             f"the prompt has {len(before) - 1} tokens, and the model sees data.max_tokens={window} at most, "
             "two of them before the prompt; shorten it"
         )
-    model = in_precision(trained.model, cfg, trained.device)
+    model, num_full = in_precision(trained.model, cfg, trained.device), 0
     for first in range(0, num, LINES_AT_ONCE):
         numbers = range(first, min(first + LINES_AT_ONCE, num))
         with evaluating(model):
             found = draw_lines(model, before, numbers, cfg, longest=longest, device=trained.device)
         for tokens in found:
+            num_full += len(tokens) == longest < max_tokens
             yield prompt + decoded_text(trained.tokenizer, before, tokens)
+    if num_full:
+        warn(
+            f"{num_full:,} of {num:,} lines end after {longest} tokens, perhaps unfinished: the model sees "
+            f"data.max_tokens={window} at most, the prompt and two before it among them"
+        )
 
 
 def _require_free(cfg: SamplingConfig) -> None:

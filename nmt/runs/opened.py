@@ -27,7 +27,7 @@ from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import require_metrics
-from nmt.decoding.requests import Glossary, Request, require_characters
+from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
 from nmt.decoding.translate import (
@@ -279,10 +279,12 @@ class Run(TrainedModel):
 
         `place` says in the error where the line is.
         """
-        is_pair = SEPARATOR in self.cfg.data.symbols
-        if line.count("\t") != is_pair:
+        require_text(line, place)
+        is_pair, num_tabs = SEPARATOR in self.cfg.data.symbols, line.count("\t")
+        if num_tabs != is_pair:
             what = "two texts with one TAB between" if is_pair else "one text, without a TAB"
-            raise UserError(f"{place} has {line.count(chr(9))} TABs, but the run classifies {what}")
+            tabs = "a TAB" if num_tabs == 1 else f"{num_tabs} TABs" if num_tabs else "no TAB"
+            raise UserError(f"{place} has {tabs}, but the run classifies {what}")
 
     def score(
         self,
@@ -350,8 +352,10 @@ class Run(TrainedModel):
             raise UserError("run.evaluate takes lists of lines; put brackets around the one line")
         else:
             sources, targets = list(() if src is None else src), list(() if refs is None else refs)
-            if split is not None or not sources or len(sources) != len(targets):
+            if split is not None or len(sources) != len(targets):
                 raise UserError("run.evaluate takes as many sources as references, or a split and neither")
+            if not sources:
+                raise UserError("run.evaluate has no pair to score: both lists are empty")
             text = ParallelText(list(self.asking_for(tgt, sources)), targets)
         search = search_with(decoding or self.cfg.decoding, settings)
         return Evaluation(self, text, warn).scores(search, metrics)
@@ -371,11 +375,12 @@ class Run(TrainedModel):
         """
         search = decoding or self.cfg.decoding
         shared: dict[str, Any] = {"device": self.device, "neuron_lines": neuron_lines}
+        checks = self.require_texts if self.cfg.task is Task.classification else require_text
+        texts = _checked([lines] if isinstance(lines, str) else lines, checks)
         if self.cfg.task is Task.classification:
-            texts = [lines] if isinstance(lines, str) else lines
             return attend_labels(texts, self.model, self.tokenizer, search, **shared)
         self.require_task(Task.translation)
-        return attend(self.asking_for(tgt, lines), self.model, self.tokenizer, search, **shared)
+        return attend(self.asking_for(tgt, texts), self.model, self.tokenizer, search, **shared)
 
     def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:
         """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.
@@ -424,14 +429,22 @@ class Run(TrainedModel):
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
         """Return the prompt and `max_tokens` tokens that continue it."""
         self.require_task(Task.language_model)
+        require_text(prompt, "prompt")
+        _require_number("max_tokens", max_tokens, least=1)
         prompt = prompt.rstrip(" ")  # a space belongs to the word after it
         return prompt + continued(self, prompt, sampling or SamplingConfig(), max_tokens)
 
     def generate_lines(
         self, num: int, prompt: str = "", max_tokens: int = 200, sampling: SamplingConfig | None = None
     ) -> Iterator[str]:
-        """Yield `num` lines, each sampled by itself: `prompt`, and at most `max_tokens` tokens."""
+        """Yield `num` lines, each sampled by itself: `prompt`, and at most `max_tokens` tokens.
+
+        No line has more than the model sees at once; a warning says how many have reached that.
+        """
         self.require_task(Task.language_model)
+        require_text(prompt, "prompt")
+        _require_number("num", num, least=0)
+        _require_number("max_tokens", max_tokens, least=1)
         return sampled_lines(self, prompt.rstrip(" "), sampling or SamplingConfig(), num, max_tokens)
 
     def require_task(self, task: Task) -> None:
@@ -455,6 +468,18 @@ class Run(TrainedModel):
             Task.classification: f"classifies texts: nmt classify run={run}",
         }
         raise UserError(f"{run} {wanted[task]}, but {does[own]}")
+
+
+def _checked(lines: Iterable[str], check: Callable[[str, str], None]) -> Iterator[str]:
+    """Yield the lines of the input, each after a check, which gets the line and its name."""
+    for number, line in enumerate(lines, start=1):
+        check(line, f"line {number} of the input")
+        yield line
+
+
+def _require_number(name: str, number: object, *, least: int) -> None:
+    if not isinstance(number, int) or number < least:
+        raise UserError(f"{name} must be a whole number of at least {least}, but is {number!r:.80}")
 
 
 def _in_context(line: str | Request, data: DataConfig) -> str | Request:

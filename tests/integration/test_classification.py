@@ -180,7 +180,7 @@ def test_what_a_classifier_does_not_do(trained: Path, capsys: Capture, tmp_path:
     assert f"finds no labels, but translates: nmt translate run={other}" in (
         error_of(capsys, ["classify", f"run={other}"])
     )
-    with pytest.raises(UserError, match=r"^line 8 of the input has 0 TABs, but the run classifies two texts"):
+    with pytest.raises(UserError, match=r"^line 8 of the input has no TAB, but the run classifies two texts"):
         list(open_run(trained, runtime_cfg=CPU).classify(["a\tb", "c"], first_line=7))
 
 

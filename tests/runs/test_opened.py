@@ -18,7 +18,7 @@ from nmt.models.configs import TransformerConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.opened import Run, ensemble_of, open_run
 from nmt.runtime_config import Precision, RuntimeConfig
-from tests.runs.untrained import RNN, TRANSFORMER, WORDS, untrained
+from tests.runs.untrained import GPT, RNN, TRANSFORMER, WORDS, untrained, untrained_classifier
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,9 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
         ("score", ([5],), {}, "run.score takes pairs (source, translation), but pairs[0] is 5; write"),
         ("score", ([("a \ud800", "b")],), {}, "'a \\ud800' has half of a surrogate pair"),
         ("translate", ([None],), {}, "a line must be a text or a request, but is None"),
-        ("evaluate", ([], []), {}, "run.evaluate takes as many sources as references"),
+        ("evaluate", ([], []), {}, "run.evaluate has no pair to score: both lists are empty"),
+        ("attend", ([None],), {}, "line 1 of the input must be a text, but is None"),
+        ("attend", (["a", "a\0"],), {}, "'a\\x00' has a NUL character"),
         ("evaluate", ("a b", "c d"), {}, "run.evaluate takes lists of lines; put brackets around"),
         ("evaluate", (["a"], ["b", "c"]), {}, "run.evaluate takes as many sources as references"),
         ("evaluate", (), {"split": "tset"}, "split must be one of train, validation, test, but is 'tset'"),
@@ -155,6 +157,41 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
 def test_arguments_of_another_shape_are_one_readable_error(
     run: Run, method: str, arguments: tuple[Any, ...], settings: dict[str, str], message: str
 ) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        list(getattr(run, method)(*arguments, **settings))
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "settings", "message"),
+    [
+        ("generate", (None,), {}, "prompt must be a text, but is None"),
+        ("generate", ("a\0b",), {}, "'a\\x00b' has a NUL character"),
+        (
+            "generate",
+            ("a",),
+            {"max_tokens": -3},
+            "max_tokens must be a whole number of at least 1, but is -3",
+        ),
+        (
+            "generate_lines",
+            (2,),
+            {"max_tokens": 0},
+            "max_tokens must be a whole number of at least 1, but is 0",
+        ),
+        ("generate_lines", (-1,), {}, "num must be a whole number of at least 0, but is -1"),
+        ("classify", ([3],), {}, "line 1 of the input must be a text, but is 3"),
+        ("classify", (["a", "b\tc"],), {}, "line 2 of the input has a TAB, but the run classifies one text"),
+        ("attend", (["a\0"],), {}, "'a\\x00' has a NUL character"),
+    ],
+)
+def test_so_are_those_of_models_of_other_tasks(
+    method: str, arguments: tuple[Any, ...], settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    if method.startswith("generate"):
+        path = untrained(tmp_path / "run", "task=language_model", model=GPT)
+    else:
+        path = untrained_classifier(tmp_path / "run")
+    run = open_run(path, runtime_cfg=RuntimeConfig(device="cpu"))
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         list(getattr(run, method)(*arguments, **settings))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,18 @@ def test_text_is_sampled_in_the_precision_of_the_search(monkeypatch: pytest.Monk
     continued(opened, "", sampling, 3)
     assert len(list(sampled_lines(opened, "", sampling, 2, 3))) == 2
     assert asked == [Precision.int8] * 2
+
+
+def test_lines_that_fill_the_window_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    opened, hot = trained(config(Task.language_model)), SamplingConfig(temperature=1e6)
+    list(sampled_lines(opened, "", hot, 50, 9))
+    assert capsys.readouterr().err == ""  # that many were asked for
+    list(sampled_lines(opened, "", hot, 50, 99))
+    assert re.fullmatch(
+        r"warning: \d\d of 50 lines end after 14 tokens, perhaps unfinished: the model sees "
+        r"data.max_tokens=16 at most, the prompt and two before it among them\n",
+        capsys.readouterr().err,
+    )
 
 
 @pytest.mark.parametrize("prompt", ["", "a man", "no\n", "no\na man"])

@@ -69,7 +69,7 @@ def test_answers_are_those_of_classify_however_the_lines_are_sent(client: Client
     [
         (b"{", 400, "the body is not JSON"),
         ({"text": "a", "beam_size": 2}, 422, "beam_size: Extra inputs are not permitted"),
-        ({"text": ["a", "a\tb"]}, 422, "text[1] has 1 TABs, but the run classifies one text, without a TAB"),
+        ({"text": ["a", "a\tb"]}, 422, "text[1] has a TAB, but the run classifies one text, without a TAB"),
         ({"text": "a\nb"}, 422, "text[0] has a line feed"),
         ({"text": ["a"] * 51}, 413, "text has 51 lines, but at most 50 are allowed"),
         ({"text": "a" * 401}, 413, "text[0] has 401 characters, but at most 400 are allowed"),
@@ -122,7 +122,7 @@ def test_two_texts_are_one_line(pairs: Run) -> None:
         assert '"pairs":true' in client.get("/health")[2]
         status, _, answer = client.post({"text": "a"}, path=CLASSIFY)
         assert (status, answer["error"]) == (
-            422, "text[0] has 0 TABs, but the run classifies two texts with one TAB between"
+            422, "text[0] has no TAB, but the run classifies two texts with one TAB between"
         )  # fmt: skip
 
 
