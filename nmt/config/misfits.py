@@ -18,13 +18,13 @@ from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
-from nmt.decoding.metrics import METRICS, names_of_metrics
+from nmt.decoding.metrics import METRICS, SCORERS, names_of_metrics
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.lengths import are_counted, in_steps
-from nmt.training.objective_configs import WEIGHING, GuidedAlignmentConfig
+from nmt.training.objective_configs import WEIGHING, GuidedAlignmentConfig, MinimumRiskConfig
 from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig
 from nmt.training.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.trainer_config import AUTO
@@ -338,6 +338,11 @@ def _misfits_of_adaptation(cfg: TrainConfig) -> Iterator[str]:
 
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
+    if isinstance(cfg.objective, MinimumRiskConfig) and cfg.objective.metric not in SCORERS:
+        yield (
+            f"objective.metric must be one of {', '.join(SCORERS)}, which score sentences, but is "
+            f"{cfg.objective.metric!r}{suggest(cfg.objective.metric, SCORERS)}"
+        )
     best = cfg.trainer.best_metric
     known = names_of_metrics(of_labels=cfg.task is Task.classification)
     for name in cfg.metrics if cfg.task is not Task.language_model else ():

@@ -51,7 +51,7 @@ REPORTING = (
     "runtime.requeue",
 )
 """Keys that say where and how a run is computed, scored and shown, and what follows a failure; the name of
-its directory does not depend on them."""
+its directory does not depend on them, but where an objective learns from them (`further_keys`)."""
 
 FOUND = ("trainer.auto_batch_tokens", "trainer.epoch_steps", "trainer.update_tokens")
 """Keys that a run finds values for: the name of its directory does not depend on them, the weights do."""
@@ -92,7 +92,9 @@ def fingerprint(cfg: TrainConfig) -> str:
     plain = to_plain(cfg)
     if plain["adapt"] == NEW_PARTS["adapt"]:  # all runs before there was a choice
         del plain["adapt"]
-    flat = {key: value for key, value in _flat(plain) if not _matches(key, (*REPORTING, *FOUND))}
+    deciding = cfg.objective.further_keys
+    free = (*REPORTING, *FOUND)
+    flat = {k: value for k, value in _flat(plain) if _matches(k, deciding) or not _matches(k, free)}
     return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
 
@@ -186,10 +188,11 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     Raises:
         UserError: a value that must not change differs; the message lists all such values.
     """
+    further = stored.objective.further_keys
     fixed = [
         f"{key}: {old} -> {value}"
         for key, old, value in _changes(stored, new)
-        if not may_change(key) or _moves_decay_or_stage(key, stored)
+        if not may_change(key) or _matches(key, further) or _moves_decay_or_stage(key, stored)
     ]
     if fixed:
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])

@@ -22,7 +22,8 @@ from nmt.data.tokenizer_training import require_kept_symbols
 from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
 from nmt.files import path_of
-from nmt.training.objective_configs import GuidedAlignmentConfig
+from nmt.runs.teachers import require_teachers
+from nmt.training.objective_configs import GuidedAlignmentConfig, MinimumRiskConfig
 from nmt.training.trackers import require_sink
 
 
@@ -56,6 +57,11 @@ def require_all(cfg: TrainConfig) -> None:
     for file in dict.fromkeys(file for file in named if file.suffix == ".zst" and file.is_file()):
         with problems.gathered():
             require_zstandard(file)
+    if isinstance(cfg.objective, MinimumRiskConfig):
+        with problems.gathered():
+            require_computable([cfg.objective.metric], cfg.data.scored_language, cfg.scoring)
+    with problems.gathered():
+        require_teachers(cfg)
     problems.refuse()
 
 

@@ -143,10 +143,17 @@ class Start:
                 found |= zip((f"src_{name}", f"tgt_{name}"), coverage(vocabulary, text), strict=True)
         return found
 
-    def continued(self, model: TranslationModel, tokenizer: Tokenizer) -> Checkpoint | None:
-        """Return a checkpoint of `model`, in which the optimizer of the run goes on; None for a fresh one."""
+    def continued(
+        self, model: TranslationModel, tokenizer: Tokenizer, max_steps: int | None
+    ) -> Checkpoint | None:
+        """Return a checkpoint of `model`, in which the optimizer of the run goes on; None for a fresh one.
+
+        Raises:
+            UserError: a training of `max_steps` would end before.
+        """
         if self.cfg.init.optimizer is OptimizerUse.fresh:
             return None
+        _require_later(self.checkpoint, max_steps, typed=self.cfg.trainer.max_steps)
         step, rows = int(self.checkpoint), _Rows(model, self.run.tokenizer, tokenizer)
         stored = self.run.directory.checkpoints.load(step).optimizer
         learning = {name for name, x in model.named_parameters() if x.requires_grad}
@@ -158,6 +165,8 @@ class Start:
             if not key.startswith((OF_OBJECTIVE, OF_TRAINED)) and key.rpartition("/")[0] in chosen
         }
         for name, x in model.named_parameters() if self.cfg.keeps_average else ():
+            if name not in learning:
+                continue
             theirs = stored.get(OF_TRAINED + name) if name in self._chosen() else None
             state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
         return Checkpoint(step, weights, state, TrainState(step=step).to_store())
@@ -234,10 +243,17 @@ def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -
             f"{key}: optimizer={cfg.optimizer.name}, but {cfg.init.run} was trained with "
             f"optimizer={stored.optimizer.name}; choose that one, or init.optimizer=fresh"
         )
-    limit = cfg.trainer.max_steps
-    if limit is not None and are_counted(limit) and limit <= int(checkpoint):
+    if are_counted(cfg.trainer.max_steps):
+        _require_later(checkpoint, cfg.trainer.max_steps, typed=cfg.trainer.max_steps)
+
+
+def _require_later(checkpoint: str, max_steps: int | None, *, typed: object) -> None:
+    """Raise `UserError` unless a training of `max_steps` updates, `typed` by the user, ends after a step."""
+    if max_steps is not None and max_steps <= int(checkpoint):
+        counted = "" if typed == max_steps else f" ({max_steps} updates)"
         raise UserError(
-            f"{key} goes on after step {checkpoint}, but trainer.max_steps={limit} ends before; raise it"
+            f"init.optimizer=keep goes on after step {checkpoint}, but trainer.max_steps={typed!r}{counted} "
+            "ends before; raise it"
         )
 
 

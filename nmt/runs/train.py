@@ -23,7 +23,6 @@ from nmt.config.roots import TrainConfig, with_batch_tokens, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
-from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import Examples, TrainingData
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.evaluate import Scores
@@ -33,18 +32,18 @@ from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
 from nmt.memory import release
-from nmt.models.base import TranslationModel
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.objective_text import functions_of_text
-from nmt.runs.opened import initial_model, open_run
+from nmt.runs.opened import initial_model
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runs.teachers import keep_teachers, opener
 from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_is_missing
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
@@ -130,6 +129,8 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: S
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
     require_all(cfg)
+    if world.is_main:
+        keep_teachers(run, cfg)
     cfg = _with_found(cfg, run, world)
     device = runtime.prepare(cfg.runtime)
     with world.main_first():
@@ -164,7 +165,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             tracker.message(f"adapt={cfg.adapt.name}: {share}")
             if world.is_main and not checkpoint:
                 run.checkpoints.save_base(trained.model.state_dict(), frozen_names(trained.model))
-        begun = start.continued(trained.model, data.tokenizer) if start else None
+        begun = start.continued(trained.model, data.tokenizer, cfg.trainer.max_steps) if start else None
         trainer = build_trainer(trained, data, run, validator(trained, run, tracker))
         if begun:
             trainer.resume(begun)
@@ -291,24 +292,6 @@ def build_trainer(
         higher_is_better=higher_is_better(cfg.trainer.best_metric),
         world=world,
     )
-
-
-def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:
-    """Return a function that opens the model of another run, such as the teacher of an objective.
-
-    The function raises `UserError` when the other run has another tokenizer.
-    """
-
-    def open_model(run: str) -> TranslationModel:
-        opened = open_run(run, runtime_cfg=cfg.runtime)
-        if opened.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise UserError(
-                f"objective={cfg.objective.name}: the run {run} has another tokenizer, and so gives other "
-                "tokens their probabilities; train both on the same data with the same tokenizer=..."
-            )
-        return opened.model.requires_grad_(False)
-
-    return open_model
 
 
 def validator(

@@ -111,12 +111,10 @@ class CheckpointStore:
         Raises:
             TrainingStopped: the disk is full or not writable; what was saved before is intact.
         """
-        folder = self.folder(checkpoint.step)
+        folder, own = self.folder(checkpoint.step), self._own(checkpoint.model)
         with self._writing(f"checkpoint {folder}"):
-            require_space(
-                self.directory, num_bytes([*checkpoint.model.values(), *checkpoint.optimizer.values()])
-            )
-        self._write(folder, _pack(self._own(checkpoint.model), checkpoint.optimizer, checkpoint.state))
+            require_space(self.directory, num_bytes([*own.values(), *checkpoint.optimizer.values()]))
+        self._write(folder, _pack(own, checkpoint.optimizer, checkpoint.state))
 
     def save_base(self, model: dict[str, Tensor], names: Collection[str]) -> None:
         """Write the tensors `names` of `model`, which no update changes, once for all checkpoints.

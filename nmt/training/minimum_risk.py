@@ -22,7 +22,7 @@ class MinimumRisk(Objective):
     """The weighted mean of smoothed cross-entropy and of the expected cost of sampled translations."""
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, the plain `nll`, the expected cost `risk` and the plain mean `cost` of samples."""
+        """Return the loss, the plain `nll`, the expected cost `risk` and the plain mean `cost`."""
         hidden = module.hidden(cut(batch, self.cfg.word_dropout))
         loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
         if not self.cfg.weight:

@@ -39,6 +39,11 @@ class ObjectiveConfig:
         """Whether the model in training translates."""
         return False
 
+    @property
+    def further_keys(self) -> tuple[str, ...]:
+        """Patterns of keys of the config, besides its own, that decide what is learnt."""
+        return ()
+
 
 @dataclass
 class CrossEntropyConfig(ObjectiveConfig):
@@ -160,9 +165,11 @@ class MinimumRiskConfig(CrossEntropyConfig):
     weight: float = 0.7
     """Share of the expected cost in the loss; the rest is cross-entropy."""
     metric: str = "chrf"
-    """Metric of sentences, whose distance from a perfect score, as a share of 1, is the cost."""
+    """Metric of sentences, by the rules of scoring.*; its distance from a perfect score, as a share of 1, is
+    the cost."""
     samples: int = 8
-    """Translations sampled of each source; equal ones count once."""
+    """Translations sampled of each source, no longer than decoding.max_length_* allows; equal ones count
+    once."""
     temperature: float = 1.0
     """Divisor of the logits in sampling."""
     add_reference: bool = True
@@ -182,6 +189,10 @@ class MinimumRiskConfig(CrossEntropyConfig):
     @property
     def needs_search(self) -> bool:
         return True
+
+    @property
+    def further_keys(self) -> tuple[str, ...]:
+        return "scoring.*", "decoding.max_length_ratio", "decoding.max_length_offset"
 
 
 OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Code]] = {

@@ -84,6 +84,11 @@ class ParallelModel:
         """The loss of a uniform guess, in nats per target token."""
         return math.log(self.model.output.weight.shape[0])
 
+    @property
+    def learning(self) -> dict[str, nn.Parameter]:
+        """The weights that the optimizer updates, by name."""
+        return {name: x for name, x in self.trained.named_parameters() if x.requires_grad}
+
     def _average(self, decay: float) -> MovingAverage:
         """Return the moving average of the weights, in `model`, or in parts that `refresh` gathers there."""
         weights = dict(self.trained.named_parameters())
@@ -114,14 +119,14 @@ class ParallelModel:
     def tensors(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights for evaluation, and the other tensors of the training, by name.
 
-        These are the state of optimizer and objective, and the weights that the optimizer updates where the
-        others are their average. All ranks must call this. With FSDP each rank has its parts of these other
-        tensors, of which `whole` gathers one.
+        These are the state of optimizer and objective, and the weights that learn where the others are their
+        average. All ranks must call this. With FSDP each rank has its parts of these other tensors, of which
+        `whole` gathers one.
         """
         self.refresh()
         state = {OF_OBJECTIVE + name: x for name, x in self.objective.tensors.items()}
         if self.average:
-            state |= {OF_TRAINED + name: x.detach() for name, x in self.trained.named_parameters()}
+            state |= {OF_TRAINED + name: x.detach() for name, x in self.learning.items()}
         return self.model.state_dict(), state | optimizer_tensors(optimizer, self.trained)
 
     @torch.no_grad()
@@ -136,7 +141,11 @@ class ParallelModel:
         require_match(weights, self.model.state_dict(), "the weights of the checkpoint")
         own, trained = _named(state, OF_OBJECTIVE), _named(state, OF_TRAINED)
         averaged = dict(self.model.named_parameters()) if self.average else {}
-        require_match(trained, averaged, "the weights beside their moving average in the checkpoint")
+        learning = self.learning if self.average else {}
+        for name in averaged.keys() - learning.keys():
+            trained.pop(name, None)  # earlier versions stored frozen weights, too
+        beside = {name: averaged[name] for name in learning}
+        require_match(trained, beside, "the weights beside their moving average in the checkpoint")
         prefixes = OF_OBJECTIVE, OF_TRAINED
         of_optimizer = {name: x for name, x in state.items() if not name.startswith(prefixes)}
         load_optimizer_tensors(optimizer, self.trained, of_optimizer)
@@ -147,7 +156,7 @@ class ParallelModel:
             x.copy_(_part_of(self.model.state_dict()[name], x))
         for name, x in self.average.tensors.items() if self.average else ():
             x.copy_(_part_of(averaged[name], x))
-        for name, x in self.trained.named_parameters() if self.average else ():
+        for name, x in learning.items():
             x.copy_(_part_of(trained[name], x))
         for parameter, values in optimizer.state.items() if self.is_sharded else ():
             values |= {key: _part_of(x, parameter) for key, x in values.items() if x.ndim}

@@ -153,9 +153,11 @@ class Trainer:
             last = self.sign * scores[max(scores, key=int)]
             tracker.advance(self.train_state.step, {self.score_name: last})
         if self.world.is_main and not self.store.steps():
-            weights = num_bytes(self.parallel_model.model.state_dict().values())
-            # The optimizer has two moments of each, and keeps the weights that the average follows.
-            self.store.require_space(int(ROOM * (4 if self.parallel_model.average else 3) * weights))
+            weights = self.parallel_model.model.state_dict()
+            learning = num_bytes(weights[name] for name in self.parallel_model.learning)
+            # The optimizer has two moments of what learns, and keeps the weights that the average follows.
+            further = (3 if self.parallel_model.average else 2) * learning
+            self.store.require_space(int(ROOM * (num_bytes(weights.values()) + further)))
         with stop.deferred(), closing(self.saves):
             if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._agree()

@@ -24,6 +24,7 @@ from nmt import runtime
 from nmt.config import small_data
 from nmt.config.misfits import in_updates
 from nmt.config.roots import Task, TrainConfig, epoch_size, lengths_with_units, with_epoch_size
+from nmt.config.starting import InitConfig, OptimizerUse
 from nmt.data import census
 from nmt.data.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs
@@ -33,6 +34,7 @@ from nmt.data.streaming import closed
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import tell
 from nmt.models.configs import ModelConfig
+from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.start import opened_start
@@ -40,7 +42,8 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.train import build_trainer, train
 from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.training import rehearsal
-from nmt.training.adaptation_table import AdaptationConfig
+from nmt.training.adaptation_table import AdaptationConfig, FewWeightsConfig
+from nmt.training.checkpoint import AVERAGE
 from nmt.training.freezing import freeze
 from nmt.training.lengths import EpochSize, in_steps, typed_lengths
 from nmt.training.objective_configs import (
@@ -89,13 +92,14 @@ def smoke(cfg: TrainConfig, folder: Path) -> None:
 def smoke_config(cfg: TrainConfig) -> TrainConfig:
     """Return the config of two updates that go through everything; its scores mean nothing."""
     cfg = _roughly_counted(cfg)
+    first, limit = _first_step(cfg.init), cfg.trainer.max_steps
     trainer = dataclasses.replace(
         cfg.trainer,
         max_epochs=None,
         max_tokens=None,
         max_minutes=None,
         auto_batch_tokens=None,
-        max_steps=2,
+        max_steps=first + 2 if limit is None or limit > first else limit,
         batch_tokens=max(cfg.data.max_tokens, min(_batch_tokens(cfg), SMOKE_TOKENS)),
         accumulate=min(cfg.trainer.accumulate, 2),
         log_every_steps=1,
@@ -211,9 +215,12 @@ def _lines_on_memory(memory: rehearsal.TrainingMemory, cfg: TrainConfig) -> Iter
     parts = memory._asdict()
     sizes = ", ".join(f"{name} {_size(size)}" for name, size in parts.items() if size)
     yield f"memory      {_size(sum(parts.values()))}: {sizes}; and temporary tensors"
-    checkpoint = memory.weights + memory.average + memory.optimizer
-    kept = cfg.trainer.keep_last + cfg.trainer.keep_best
-    of_all = f"{_size(kept * checkpoint)} for the {kept} that are kept"
+    learning = memory.gradients  # of each weight that learns there is one
+    own = learning if isinstance(cfg.adapt, FewWeightsConfig) else memory.weights
+    checkpoint = own + (learning if memory.average else 0) + memory.optimizer
+    kept, shared = cfg.trainer.keep_last + cfg.trainer.keep_best, memory.weights - own
+    once = f", {_size(shared)} that they share among them" if shared else ""
+    of_all = f"{_size(kept * checkpoint + shared)} for the {kept} that are kept{once}"
     yield f"disk        {_size(checkpoint)} for a checkpoint, {of_all}"
 
 
@@ -311,6 +318,14 @@ def _roughly_counted(cfg: TrainConfig) -> TrainConfig:
             counted["decay_steps"] = max(end or 0, warmup + 1)
         cfg = dataclasses.replace(cfg, schedule=dataclasses.replace(schedule, **counted))
     return in_updates(cfg)
+
+
+def _first_step(init: InitConfig) -> int:
+    """Return the number of updates after which the optimizer of another run goes on; 0 for a fresh one."""
+    if init.run is None or init.optimizer is OptimizerUse.fresh:
+        return 0
+    checkpoint, _ = identify_checkpoint(init.run, init.checkpoint)
+    return 0 if checkpoint == AVERAGE else int(checkpoint)
 
 
 def _batch_tokens(cfg: TrainConfig) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import string
 from itertools import pairwise
 from pathlib import Path
@@ -479,6 +480,17 @@ def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
     others = [config("seed=2"), config("trainer.max_steps=7"), config("schedule=constant")]
     assert len({fingerprint(cfg) for cfg in [config(), *others]}) == 4
     assert len(fingerprint(config())) == 8
+
+
+def test_what_an_objective_learns_from_decides_the_weights() -> None:
+    risk, rules = "objective=minimum_risk", ("scoring.lowercase=true", "decoding.max_length_ratio=0.5")
+    for rule in rules:
+        assert fingerprint(config(risk, rule)) != fingerprint(config(risk))
+        assert fingerprint(config(rule)) == fingerprint(config())
+        assert refuse_difference(config(), config(rule), Path("runs/a"))
+        with pytest.raises(UserError, match=re.escape(rule.partition("=")[0])):
+            refuse_difference(config(risk), config(risk, rule), Path("runs/a"))
+    assert fingerprint(config(risk, "decoding.beam_size=7")) == fingerprint(config(risk))
 
 
 def test_the_difference_names_each_value() -> None:

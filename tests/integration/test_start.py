@@ -153,7 +153,7 @@ def test_few_weights_that_learn_are_stored_alone_and_the_run_opens_alone(
     start: Callable[..., tuple[Path, str]], source: Path, tmp_path: Path, kind: str
 ) -> None:
     copied = shutil.copytree(source, tmp_path / "copied")
-    run, messages = start(f"adapt={kind}", init=copied)
+    run, messages = start(f"adapt={kind}", "trainer.ema_decay=0.9", init=copied)
     shutil.rmtree(copied)
     assert f"adapt={kind}: " in messages
     old = weights(source, 4)
@@ -161,6 +161,9 @@ def test_few_weights_that_learn_are_stored_alone_and_the_run_opens_alone(
     folder = run / "checkpoints"
     with safe_open(folder / "step_00000002" / "model.safetensors", framework="pt") as file:
         assert not set(file.keys()) & old.keys()
+    beside = RunDirectory(run).checkpoints.load(2).optimizer.keys()
+    trained = {name.removeprefix("trained/") for name in beside if name.startswith("trained/")}
+    assert trained == {name.removesuffix("/exp_avg") for name in beside if name.endswith("/exp_avg")}
     opened = open_run(run)
     assert (opened.model.state_dict().keys() == old.keys()) == (kind == "lora")
     (folder / "base.safetensors").write_bytes(b"damaged")

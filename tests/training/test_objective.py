@@ -139,7 +139,7 @@ def test_distillation_from_two_runs(tmp_path: Path, capsys: pytest.CaptureFixtur
     command = ["train", "experiment=toy_en_fr", "objective=distillation"]
     wrong = [*command, names, "tokenizer.lowercase=false"]
     assert cli.main([*wrong, f"run={tmp_path / 'other'}"]) == 2
-    assert f"objective=distillation: the run {teachers[0]} has another tok" in capsys.readouterr().err
+    assert f"objective.teachers: the run {teachers[0]} has another tok" in capsys.readouterr().err
     assert cli.main(command) == 2
     assert "objective.teachers is missing; set objective.teachers=..." in capsys.readouterr().err
     assert cli.main([*command, "objective.teachers=[]"]) == 2

@@ -189,6 +189,38 @@ def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest
     assert files(folder) == []
 
 
+def test_a_dry_run_counts_what_checkpoints_share_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = untrained(folder / "start", "model.d_model=128", "model.d_ff=512")
+    command = ["train", "data=toy", f"init={start}", "runtime.device=cpu", "trainer.keep_last=9"]
+    assert main([*command, "adapt=lora", "adapt.rank=1", "trainer.ema_decay=0.9", "dry_run=true"]) == 0
+    shown = capsys.readouterr().out
+    (weights,) = re.findall(r"^memory .* weights ([\d.]+) MB", shown, re.M)
+    found = re.search(
+        r"^disk +([\d.]+) MB for .*, ([\d.]+) MB for the 10 .*, ([\d.]+) MB that they share", shown, re.M
+    )
+    assert found, shown
+    one, every, shared = map(float, found.groups())
+    assert one + shared == pytest.approx(float(weights), abs=0.25)
+    assert every == pytest.approx(10 * one + shared, abs=0.6)
+    assert one < 0.2 * shared
+
+
+def test_a_smoke_run_goes_on_with_the_optimizer_of_a_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TINY, "run=start", "trainer.max_steps=3", "trainer.eval_every_steps=3"]) == 0
+    command = [*TINY, "init=start", "init.optimizer=keep", "init.checkpoint=last", "run=mine"]
+    assert main([*command, "trainer.max_steps=9", "debug=smoke"]) == 0
+    assert "validation at step 5" in capsys.readouterr().err
+    told = "init.optimizer=keep goes on after step 3, but trainer.max_steps="
+    assert main([*command, "trainer.max_steps=3", "debug=smoke"]) == 2
+    assert f"{told}3 ends before; raise it" in capsys.readouterr().err
+    assert main([*command, "trainer.max_steps=1 epoch"]) == 2
+    assert f"{told}'1 epoch' (1 updates) ends before; raise it" in capsys.readouterr().err
+
+
 def test_every_look_starts_from_the_run_that_init_names(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
