@@ -269,6 +269,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_is_exported_for_the_peers(run: Path, tmp_path: Path) -> None:
     opened = open_run(run)
     job = bench_decode.export(opened, tmp_path, 4)

@@ -391,6 +391,7 @@ def test_the_corpus_never_changes_unnoticed(corpus: dict[str, list[Pair]]) -> No
     assert digest(generate()) == SHA256
 
 
+@pytest.mark.slow
 def test_the_package_ships_what_the_generator_draws(corpus: dict[str, list[Pair]]) -> None:
     assert corpus.keys() == {split.value for split in Split}
     for split in Split:

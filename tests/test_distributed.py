@@ -71,6 +71,8 @@ CPU = torch.device("cpu")
 ADAM = AdamConfig(eps=1e-3)
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
 """Adam, for which the gradient of the bias of keys, nothing but rounding errors, is too small to matter."""
+DDP_ALONE = [Parallel.ddp, pytest.param(Parallel.fsdp, marks=pytest.mark.slow)]
+"""Where FSDP does what it does in other tests, too."""
 LINES = [" ".join(f"{(i * j) % 19}" for j in range(1, 2 + i % 9)) for i in range(30)]
 """Lines to train a tokenizer on."""
 Body = Callable[[int], Any]
@@ -409,7 +411,7 @@ def test_recurrent_models_learn_in_two_processes(
         assert found == pytest.approx(alone, rel=1e-4)
 
 
-@pytest.mark.parametrize("parallel", Parallel)
+@pytest.mark.parametrize("parallel", DDP_ALONE)
 def test_layers_that_are_shared_or_left_out_learn_as_in_one_process(
     parallel: Parallel, tmp_path: Path
 ) -> None:
@@ -792,7 +794,7 @@ class FaultyOnRank(CrossEntropy):
 
 
 @pytest.mark.fault(20)
-@pytest.mark.parametrize("parallel", list(Parallel))
+@pytest.mark.parametrize("parallel", DDP_ALONE)
 def test_no_rank_updates_its_weights_when_one_has_a_loss_that_is_not_finite(
     monkeypatch: pytest.MonkeyPatch, trainer: Any, tmp_path: Path, parallel: Parallel
 ) -> None:

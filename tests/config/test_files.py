@@ -126,6 +126,7 @@ def test_a_config_is_stored_as_hydra_would_write_it(choice: str) -> None:
     assert to_plain(cfg)["sets"] == {}
 
 
+@pytest.mark.slow
 @every_choice
 def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
     group, _, _ = choice.partition("=")

@@ -133,7 +133,7 @@ PENALTIES = [
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-@pytest.mark.parametrize("n_best", [1, 4, 15])
+@pytest.mark.parametrize("n_best", [4, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 15))])
 def test_a_beam_as_wide_as_the_space_finds_the_optimum(
     kind: LengthPenalty, alpha: float, n_best: int
 ) -> None:
@@ -156,7 +156,9 @@ def test_a_beam_as_wide_as_the_space_finds_the_optimum(
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize(
+    "beam_size", [1, 2, 5, *(pytest.param(one, marks=pytest.mark.slow) for one in (3, 4, 6))]
+)
 def test_narrow_beams_equal_a_plain_beam_search(kind: LengthPenalty, alpha: float, beam_size: int) -> None:
     one = BeamConfig(
         beam_size=beam_size,

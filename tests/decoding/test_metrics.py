@@ -307,7 +307,13 @@ TOY = [
 ]
 
 
-@pytest.mark.parametrize("more", [True, False], ids=["higher is better", "lower is better"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(True, id="higher is better"),
+        pytest.param(False, id="lower is better", marks=pytest.mark.slow),
+    ],
+)
 def test_a_metric_is_one_row(
     more: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,8 +91,15 @@ def write_marian(
     return folder
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("shared", "tied"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+)
 def test_ids_logits_and_translations_are_those_of_transformers(
     tmp_path: Path, text: ParallelText, shared: bool, tied: bool
 ) -> None:

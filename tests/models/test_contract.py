@@ -442,7 +442,7 @@ def test_padding_changes_nothing(model: TranslationModel, sentences: Sentences) 
     assert_close(model.step(tgt_in[:, 0], state), expected[:, 0])
 
 
-@pytest.mark.parametrize("at_once", [12, 1024])
+@pytest.mark.parametrize("at_once", [12, pytest.param(1024, marks=pytest.mark.slow)])
 def test_step_by_step_equals_forward(
     model: TranslationModel, sentences: Sentences, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -320,9 +320,8 @@ def test_learned_positions_have_an_end(sentences: Sentences) -> None:
         model.step(tgt_in[:, 0], state)
 
 
-@pytest.mark.parametrize(
-    "positions", [pytest.param(Positions.learned, marks=pytest.mark.slow), Positions.sinusoidal]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", [Positions.learned, Positions.sinusoidal])
 def test_compiles_into_one_graph_for_all_lengths(sentences: Sentences, positions: Positions) -> None:
     model = tiny(positions=positions)
     assert_one_graph(model, sentences)
