@@ -45,6 +45,9 @@ PATHS = (
     "glossary",
     "shortlist",
     "allowed",
+    "alignments",
+    "src_embeddings",
+    "tgt_embeddings",
 )
 """Last names of keys that name other files and folders."""
 NAMES: dict[str, Iterable[str]] = {"metrics": METRICS, "trainer.measures": MEASURES, "tracking.sinks": SINKS}

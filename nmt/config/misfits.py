@@ -13,7 +13,7 @@ from typing import Any, cast
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
 from nmt.config.spelling import spelled
-from nmt.config.starting import InitConfig, OptimizerUse, VocabularyUse
+from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
@@ -311,7 +311,7 @@ def _misfits_of_start(cfg: TrainConfig) -> Iterator[str]:
     usual = InitConfig()
     for field in dataclasses.fields(InitConfig) if cfg.init.run is None else ():
         value = getattr(cfg.init, field.name)
-        if value != getattr(usual, field.name):
+        if field.name not in OF_WORDS and value != getattr(usual, field.name):
             key = f"init.{field.name}"
             yield (
                 f"{key}={spelled(value)} is about the model of another run, but there is none; name it with "

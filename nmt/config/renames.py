@@ -63,6 +63,9 @@ SYNONYMS = {
 NEW_PARTS = {"objective": {"name": "cross_entropy"}, "adapt": {"name": "none"}}
 """Parts that a config of an earlier version lacks -> what they were before they could be chosen."""
 
+NEW_KEYS = ("init.src_embeddings", "init.tgt_embeddings")
+"""Keys that a config of an earlier version lacks, and that say with null what was before them."""
+
 
 def migrate(plain: dict[str, Any]) -> None:
     """Bring a stored config (nested dicts) of an earlier version up to date in place: keys, some values."""

@@ -35,6 +35,10 @@ class OptimizerUse(Enum):
     keep = "keep"
 
 
+OF_WORDS = ("src_embeddings", "tgt_embeddings")
+"""Keys of `init` that name vectors of words; all others are about the model of another run."""
+
+
 @dataclass
 class InitConfig:
     """The model that a training starts from; init=RUN is short for init.run=RUN."""
@@ -57,11 +61,21 @@ class InitConfig:
     """Most pieces that extend adds, on each side where they have vocabularies of their own."""
     optimizer: OptimizerUse = OptimizerUse.fresh
     """fresh: step 0 of the schedule; keep: the moments and the step of a checkpoint go on."""
+    src_embeddings: str | None = None
+    """Text file of word2vec, GloVe or fastText, plain or compressed, from whose vectors the embeddings of
+    the source pieces begin that it has, scaled to the size of random ones; null: all begin at random."""
+    tgt_embeddings: str | None = None
+    """The same for target pieces. A piece whose row is of both sides begins from the file of the source."""
 
     def __post_init__(self) -> None:
         at_least(self, "init", 1, "new_pieces")
         if self.run is not None and not self.run.strip():
             raise UserError("init.run must name a run directory, but is empty; null starts without one")
+        for key in OF_WORDS:
+            if self.run is not None and getattr(self, key) is not None:
+                raise UserError(
+                    f"init.{key} is for a model that begins anew; with init={self.run} leave it out"
+                )
         self.run = None if self.run is None else str(Path(self.run))
         if self.optimizer is OptimizerUse.keep and self.layers != (None, None):
             raise UserError(

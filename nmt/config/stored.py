@@ -21,7 +21,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 
 from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import VARIANTS
-from nmt.config.renames import NEW_PARTS, migrate
+from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.containment import require_contained
 from nmt.errors import UserError, suggest
@@ -92,6 +92,10 @@ def fingerprint(cfg: TrainConfig) -> str:
     plain = to_plain(cfg)
     if plain["adapt"] == NEW_PARTS["adapt"]:  # all runs before there was a choice
         del plain["adapt"]
+    for key in NEW_KEYS:
+        part, name = key.split(".")
+        if plain[part][name] is None:
+            del plain[part][name]
     deciding = cfg.objective.further_keys
     free = (*REPORTING, *FOUND)
     flat = {k: value for k, value in _flat(plain) if _matches(k, deciding) or not _matches(k, free)}

@@ -43,6 +43,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     terms               Terms offered inside of sources: aligned words in training, glossaries later.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.
+    word_vectors        Vectors of words from the text files of word2vec, GloVe and fastText.
     label_set           The labels of a classifier, as the target pieces of a tokenizer.
     tokenizer           Text to ids and ids to text.
     shortlist           The target pieces that each source piece may become.

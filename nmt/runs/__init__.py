@@ -17,6 +17,7 @@ Knows files and models together; refuses to know the command line. The modules i
     evaluation_text     The pairs that a run is scored on.
     opened              Opening a finished run, and what may be asked of its model.
     pair_classifier     The probability of a label of pairs under a classifier, for a filter.
+    embeddings          Embeddings that begin from vectors of words.
     teachers            The runs that teach the one in training.
     requirements        What a training needs, asked for before anything is prepared.
     start               The start of a training from the model of another run.

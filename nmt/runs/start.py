@@ -29,6 +29,7 @@ from nmt.models.configs import TransformerConfig
 from nmt.models.vocabulary import TokenEmbedding
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
+from nmt.runs.embeddings import require_vectors
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import Precision
 from nmt.training.checkpoint import AVERAGE, Checkpoint
@@ -176,9 +177,10 @@ def opened_start(cfg: TrainConfig) -> Start | None:
     """Open the run that a training starts from, or return None if it starts from random weights.
 
     Raises:
-        UserError: there is no such run or checkpoint, or the training contradicts it.
+        UserError: there is no such run or checkpoint, or the training contradicts it; or no such vectors.
     """
     init = cfg.init
+    require_vectors(init)
     if init.run is None:
         return None
     checkpoint, sha256 = identify_checkpoint(init.run, init.checkpoint)

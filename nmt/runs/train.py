@@ -34,12 +34,13 @@ from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
 from nmt.memory import release
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
+from nmt.runs.embeddings import begin_embeddings
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.objective_text import functions_of_text
 from nmt.runs.opened import initial_model
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
-from nmt.runs.start import opened_start, require_unchanged
+from nmt.runs.start import Start, opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
@@ -155,8 +156,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
                 run.adopt(cfg)
         typed, cfg = _counted(cfg, data, world, tracker.message)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
-        if start:
-            start.begin(trained.model, data.tokenizer, run if world.is_main else None, tracker.message)
+        if not checkpoint:
+            _begin(trained, start, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):
             tracker.message(frozen)
         learning, size = num_learning(trained.model)
@@ -250,6 +251,14 @@ def _trained_model(cfg: TrainConfig, data: TrainingData, device: torch.device, w
     """Return the model before its first update."""
     model = initial_model(cfg, data.tokenizer).to(device)
     return TrainedModel(cfg, data.tokenizer, model, device, world=world)
+
+
+def _begin(trained: TrainedModel, start: Start | None, run: RunDirectory | None, log: Log) -> None:
+    """Give a model the weights that it starts from: those of another run, or vectors of words, if any."""
+    if start:
+        start.begin(trained.model, trained.tokenizer, run, log)
+    else:
+        begin_embeddings(trained.model, trained.tokenizer, trained.cfg.init, log)
 
 
 def build_trainer(

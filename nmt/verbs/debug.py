@@ -36,6 +36,7 @@ from nmt.errors import tell
 from nmt.models.configs import ModelConfig
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
+from nmt.runs.embeddings import begin_embeddings
 from nmt.runs.opened import initial_model
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
@@ -370,6 +371,8 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     trained = TrainedModel(cfg, data.tokenizer, model, device)
     if start and not vocab_size:
         start.begin(trained.model, data.tokenizer, None, tell)
+    elif not start:
+        begin_embeddings(trained.model, data.tokenizer, cfg.init, tell)
     if frozen := freeze(trained.model, cfg.trainer.freeze):
         tell(frozen)
     trainer = build_trainer(trained, data, run, lambda step: {})
