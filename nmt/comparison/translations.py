@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nmt.comparison.differences import shown
 from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
@@ -190,7 +191,10 @@ def _advice(record: RunRecord, split: str) -> str:
 
 
 def _add_stored(entry: Entry, split: str) -> None:
-    """Add the scores and signatures that the run has stored for these translations."""
+    """Add the scores and signatures that the run has stored for these translations.
+
+    Evaluations by other rules than those of the run count where there are no scores by its own.
+    """
     record, file = entry.record, entry.file
     if file is None or entry.problem:
         return
@@ -201,20 +205,34 @@ def _add_stored(entry: Entry, split: str) -> None:
         known = {"validation": record.validation, **record.tests}
         entry.stored = dict(known.get(f"{named}.{part}" if named else part, {}))
         entry.signatures |= record.signatures_of(named)
-    for evaluation in sorted((record.path / "evaluations").glob("*.json")):
-        found = read_json(evaluation, EVALUATION)
-        if record.path / found["hypotheses"] == file:
-            entry.signatures = entry.signatures | found["signatures"]
+    for has_rules, changed, found in _evaluations(record, file):
+        if not (has_rules and entry.stored):
+            entry.signatures |= found["signatures"]
             entry.stored |= {name: float(value) for name, value in found["scores"].items()}
-            is_known = found["sha256"].get("tgt") == digest_of_lines(entry.references[0])
-            if isinstance(changed := found.get("changed"), dict) and changed and ":" in entry.name:
-                settings = " ".join(
-                    f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items()
-                )
-                entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
+        is_known = found["sha256"].get("tgt") == digest_of_lines(entry.references[0])
+        if changed and ":" in entry.name:
+            settings = " ".join(f"{key.rpartition('.')[2]}={shown(value)}" for key, value in changed.items())
+            entry.name = f"{entry.name.rpartition(':')[0]}:{settings}"
     entry.signatures = {name: with_metric(name, one) for name, one in entry.signatures.items()}
     if not is_known:
         entry.problem = f"no file in evaluations/ says that {file.name} translates its {split} sentences"
+
+
+def _evaluations(record: RunRecord, file: Path) -> list[tuple[bool, dict[str, Any], dict[str, Any]]]:
+    """Return what is stored of evaluations of a file, those by the rules of the run first.
+
+    Each stands behind whether it has other rules, and the settings of its search that are not the run's.
+    """
+    found = list[tuple[bool, dict[str, Any], dict[str, Any]]]()
+    for evaluation in sorted((record.path / "evaluations").glob("*.json")):
+        content = read_json(evaluation, EVALUATION)
+        if record.path / content["hypotheses"] == file:
+            given = content.get("changed")
+            changed = given if isinstance(given, dict) else {}
+            of_rules = {key for key in changed if key == "metrics" or key.startswith("scoring.")}
+            has_rules = bool(of_rules - {"metrics"})
+            found.append((has_rules, {k: v for k, v in changed.items() if k not in of_rules}, content))
+    return sorted(found, key=lambda one: one[0])
 
 
 def lines_of(file: Path) -> list[str]:

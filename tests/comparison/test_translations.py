@@ -118,6 +118,33 @@ def test_an_evaluation_names_its_settings_and_has_its_own_signature(tmp_path: Pa
     assert entries_of(names(run), "validation", pytest.fail)[0].signatures["bleu"] == BLEU
 
 
+def test_evaluations_by_other_rules_leave_scores_signatures_and_names_alone(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    (before,) = entries_of(names(run), "validation", pytest.fail)
+    file = run / "hypotheses" / "validation-0123abcd.de"
+    write(file, (run / "hypotheses" / "validation.de").read_text())
+    for name, scores, rules in (
+        ("a", {"bleu": 9.0, "ter": 8.0}, {"scoring.lowercase": True}),
+        ("b", {"bleu": 7.0}, {"metrics": ["bleu"]}),
+    ):
+        for hypotheses, search in (("validation", {}), (file.stem, {"decoding.beam_size": 8})):
+            evaluation = {
+                "hypotheses": f"hypotheses/{hypotheses}.de",
+                "scores": scores,
+                "signatures": {one: "case:lc" if rules.get("scoring.lowercase") else BLEU for one in scores},
+                "sha256": {"tgt": digest_of_lines(REFERENCES)},
+                "changed": search | rules,
+            }
+            write(run / "evaluations" / f"{hypotheses}-{name}.json", json.dumps(evaluation))
+    own, other = entries_of(names(run, file), "validation", pytest.fail)
+    assert (own.name, own.signatures, own.stored) == (
+        before.name,
+        before.signatures,
+        before.stored | {"bleu": 7.0},
+    )
+    assert (other.name, other.signatures["bleu"], other.stored) == ("run:beam_size=8", BLEU, {"bleu": 7.0})
+
+
 def test_an_exported_run_is_told_how_to_be_compared(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", finished=False)
     shutil.rmtree(run / "hypotheses")
