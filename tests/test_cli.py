@@ -318,6 +318,11 @@ def test_info_shows_how_the_config_is_composed(
             "or search among them: sweep.trials=N",
         ),
         (
+            "train -m model.dropout=0.5,range(1,3)",
+            "'model.dropout=0.5,range(1,3)': a list holds single values, no range(...) and no interval(...); "
+            "write out the values of the one, or leave out the others",
+        ),
+        (
             "train -m seed=1,2 hydra.sweep.dir=x",
             "'hydra.sweep.dir=x': Hydra's own settings cannot be set; the folder of a sweep is sweep.dir",
         ),
@@ -497,6 +502,42 @@ def test_errors_of_a_sweep_are_said_at_once(capsys: pytest.CaptureFixture[str]) 
         "  - unknown key model.d_modle; did you mean model.d_model?\n"
         "  - trainer.accumulate must be a whole number, but is 'x'\n"
     )
+
+
+def test_errors_of_the_settings_of_a_sweep_hide_none_of_its_trials(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = (
+        "train -m trainer.maxsteps=3 model.dropout=x,2 model=nope sweep.parallel=0 sweep.foo=1 --cfg job"
+    )
+    assert main(command.replace(" model=nope", "").split()) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "error: 5 settings cannot be used:\n  - unknown key sweep.foo; the keys here are dir, "
+    )
+    for line in (
+        "sweep.parallel must be at least 1, but is 0",
+        "unknown key trainer.maxsteps; did you mean trainer.max_steps?",
+        "dropout-x: model.dropout must be a number, but is 'x'",
+        "dropout-2: model.dropout must be in [0, 1), but is 2.0",
+    ):
+        assert f"  - {line}\n" in told
+    assert main(command.split()) == 2
+    told = capsys.readouterr().err
+    assert "there is no model=nope; model can be" in told
+    assert "unknown key trainer.maxsteps" in told
+
+
+def test_a_config_that_is_shown_is_one_that_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["train", "data=multi3k", "model.num_head=4", "model.dropout=1.5", "metrics=[blue]"]
+    assert main([*wrong, "--cfg", "job"]) == 2
+    shown = capsys.readouterr()
+    assert main(wrong) == 2
+    assert (shown.out, shown.err) == ("", capsys.readouterr().err)
+    assert shown.err.startswith("error: 4 settings cannot be used:\n")
+    missing = ["experiment=toy_en_fr", "objective=distillation", "tokenizer.vocab_size=30"]
+    assert main(["train", *missing, "--cfg", "job"]) == 0
+    assert "\n  teachers: ???\n" in capsys.readouterr().out  # what is missing
 
 
 def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from nmt.config import help
 from nmt.config.blame import is_about, refuse_all
 from nmt.config.composed import Composed
-from nmt.config.explain import explained, is_missing
+from nmt.config.explain import explained, is_missing, is_of_lack
 from nmt.config.named_runs import implied, stored_config
 from nmt.config.overrides import (
     Arguments,
@@ -39,7 +39,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     if verb.run_key and verb.run_key not in read.refused:
         with problems.gathered():
             stored = stored_config(verb, runs_of(read.overrides, verb.run_key), flags)
-    if flags.help or flags.cfg is not None or flags.info is not None or (verb.run_key and stored is None):
+    if flags.help or flags.info is not None or (verb.run_key and stored is None):
         problems.refuse()
     lines = as_lines({o.get_key_element(): o.get_value_element_as_str() for o in read.kept}, flags)
     lines = [*implied(verb, lines), *lines]
@@ -51,18 +51,21 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
                 groups[key] = choices(verb, group, flags)
                 found.choices[key] = found.choices.get(f"{group}@{key}")
             print(help.render(verb, found.cfg, found.choices, groups, flags.topics))
-        elif flags.cfg is not None:
-            shown = [*lines, *(f"{x.key}={x.value}" for x in Composed.of(verb, lines).chosen())]
-            hydra_app.show_cfg(verb.name, shown, cfg_type=flags.cfg, package=None, resolve=flags.resolve)
         elif flags.info is not None:
             hydra_app.show_info(flags.info, verb.name, lines)
         else:
-            wrong = Problems()
+            wrong, made = Problems(), list[Composed]()
             with wrong.gathered(), explained():
-                composed = Composed.of(verb, lines)
-                composed.checked(verb)
-            if not (problems or wrong):
-                return [composed]
+                made.append(Composed.of(verb, lines))
+                made[0].checked(verb)
+            if made and flags.cfg is not None:  # which shows what is missing as ???
+                wrong[:] = [one for one in wrong if not is_of_lack(one)]
+            if made and not (problems or wrong):
+                if flags.cfg is None:
+                    return made
+                shown = [*lines, *(f"{x.key}={x.value}" for x in made[0].chosen())]
+                hydra_app.show_cfg(verb.name, shown, cfg_type=flags.cfg, package=None, resolve=flags.resolve)
+                return []
             with wrong.gathered():
                 refuse_all(verb, lines)
             # What an argument that cannot be used would have set is neither missing nor wrong.

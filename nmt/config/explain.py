@@ -110,6 +110,11 @@ def is_missing(key: str, hint: Any = None) -> str:
     return f"{key} is missing; set {key}=..." + (f", {describe(hint)}" if _choices(hint) else "")
 
 
+def is_of_lack(problem: str) -> bool:
+    """Return whether a problem is that a key has no value, and no more."""
+    return re.match(r"[\w.@]+ is (missing; set|not set, but) ", problem) is not None
+
+
 def explain_key(error: OmegaConfBaseException) -> str:
     """Return what is wrong with one key or its value."""
     key = error.full_key or str(error.key)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep, ValueType
 from omegaconf import OmegaConf
 
 from nmt.config.explain import explained, no_such_choice, renamed
@@ -185,6 +185,12 @@ def swept_values(verb: Verb, override: Override, flags: argparse.Namespace) -> l
         stop = cast(RangeSweep, override.value()).stop
         found = [float(f"{x:.12g}") if isinstance(x, float) else x for x in override.sweep_iterator()]
         return [str(x) for x in found if x != stop]
+    value = override.value()
+    if isinstance(value, ChoiceSweep) and any(isinstance(one, Sweep) for one in value.list):
+        raise UserError(
+            f"{override.input_line!r}: a list holds single values, no range(...) and no interval(...); write "
+            "out the values of the one, or leave out the others"
+        )
     if override.is_sweep_override():
         return list(dict.fromkeys(override.sweep_string_iterator()))
     return [override.get_value_element_as_str()]

@@ -164,8 +164,10 @@ def sweep_config(overrides: Iterable[Override]) -> SweepConfig:
             if override.is_sweep_override():
                 raise UserError(f"{override.input_line!r}: a sweep has one {override.key_or_group}")
             OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+    with problems.gathered():
+        found = to_config(cfg, _Root)
     problems.refuse()
-    return to_config(cfg, _Root).sweep
+    return found.sweep
 
 
 @dataclass(frozen=True)

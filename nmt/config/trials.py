@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
-from nmt.config.blame import refuse_all
+from nmt.config.blame import is_about, refuse_all
 from nmt.config.composed import Composed
 from nmt.config.explain import explained
 from nmt.config.named_runs import implied, stored_config
@@ -176,7 +176,11 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
     typed = {o.get_key_element(): o for o in others}  # the last of each key
     swept = {key: o for key, o in typed.items() if o.is_sweep_override()}
     fixed = {key: o.get_value_element_as_str() for key, o in typed.items() if key not in swept}
-    tried = {key: swept_values(verb, override, flags) for key, override in swept.items()}
+    tried = dict[str, list[str]]()
+    for key, override in swept.items():
+        with problems.gathered():
+            tried[key] = swept_values(verb, override, flags)
+    swept = {key: override for key, override in swept.items() if key in tried}
     if verb.run_key and not {verb.run_key} & {*fixed, *swept, *read.refused}:
         with problems.gathered():
             stored_config(verb, [], flags)
@@ -190,12 +194,17 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
                     f"{override.input_line!r} has infinitely many values; list those to try: {key}=A,B, "
                     "or search among them: sweep.trials=N"
                 )
-    if cfg.is_search and not swept:
+    if cfg.is_search and not (swept or problems):
         problems.append("a search needs values to choose from, such as schedule.factor=interval(0.5,2)")
     options = {"config-dir": str(Path(flags.config_dir))} if flags.config_dir is not None else {}
     known = config_keys(verb.config_class())
     folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], {**fixed, **options}, known))
     found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, fixed, options, flags, tried)
+    if problems:  # and what is wrong with the trials
+        wrong, listed = Problems(), {key: values for key, values in tried.items() if values}
+        with wrong.gathered():
+            dataclasses.replace(found, _tried=listed).example.checked(verb)
+        problems += [one for one in wrong if not is_about(one, read.refused)]
     problems.refuse()
     if found.example.is_rehearsal:
         if space:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.config.trials import Sweep
 from nmt.data.pairs import Split, stamp_of_files
 from nmt.data.sources import has_split, set_configs
-from nmt.decoding.metrics import METRICS, default_best
+from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import Interrupted, UserError, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
@@ -86,6 +87,8 @@ class Ranking(NamedTuple):
 
     metric: str
     direction: Direction
+    chosen_by: str = ""
+    """Metric of the validation that chooses the checkpoint whose scores count; empty: the last one's do."""
 
     @classmethod
     def of(cls, plan: Sweep) -> Ranking:
@@ -103,7 +106,7 @@ class Ranking(NamedTuple):
         if direction is Direction.auto:
             known = {key: one.higher_is_better for key, one in METRICS.items()}
             direction = direction_of(metric, {**known, "loss": False, "perplexity": False, "nll": False})
-        return cls(metric, direction)
+        return cls(metric, direction, best if isinstance(cfg, TrainConfig) and "/" not in metric else "")
 
     def value(self, record: Record) -> float | None:
         """Return the value of a trial that is done."""
@@ -113,14 +116,22 @@ class Ranking(NamedTuple):
         split, _, name = self.metric.rpartition(".")
         return record.scores.get(split, {}).get(name)
 
-    @property
-    def curve(self) -> str:
-        """The name in metrics.jsonl of the values of a running trial."""
+    def so_far(self, path: Path) -> dict[int, float]:
+        """Return the values of a running trial by step: what each would count if the trial ended there."""
         if "/" in self.metric:
-            return self.metric
+            return curve(path, self.metric)
         split, _, name = self.metric.rpartition(".")
         _, dash, named = split.partition("-")
-        return f"valid/{named}{'/' * len(dash)}{name}"
+        values = curve(path, f"valid/{named}{'/' * len(dash)}{name}")
+        scores, losses = (curve(path, f"valid/{one}") for one in (self.chosen_by, "loss"))
+        sign, found = 1 if higher_is_better(self.chosen_by) else -1, dict[int, float]()
+        highest, best = (-math.inf, -math.inf), math.nan
+        for step, value in values.items():
+            rank = sign * scores.get(step, 0.0), -losses.get(step, 0.0)
+            if rank > highest:
+                highest, best = rank, value
+            found[step] = best
+        return found
 
 
 def _validations(cfg: Any) -> list[str]:
@@ -292,7 +303,7 @@ class _Drive:
             path = self.records.trials[name].path
             if name in self.pruned or path is None:
                 continue
-            values = curve(Path(path), self.ranking.curve)
+            values = self.ranking.so_far(Path(path))
             if self.search.is_hopeless(name, values):
                 step, value = list(values.items())[-1]
                 self.pruned[name] = (

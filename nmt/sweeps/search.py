@@ -57,6 +57,7 @@ class Search:
         self._cfg, self._space, self._parallel = cfg, dict(space), parallel
         self._distributions = {key: self._distribution(one) for key, one in space.items()}
         folder.mkdir(parents=True, exist_ok=True)
+        self._last_step = last_step
         self._study = self._opened(folder / JOURNAL, direction, first_step, last_step)
         self._require_settings(settings, folder / JOURNAL)
         self._asked: dict[str, Trial] = {}
@@ -109,13 +110,14 @@ class Search:
         return next((other for other in others if self._texts(known[other].params) == mine), None)
 
     def is_hopeless(self, name: str, curve: Mapping[int, float]) -> bool:
-        """Return whether the pruner ends a trial, given its validation curve by step."""
+        """Return whether the pruner ends a trial, given its curve by step; none that is at its last step."""
         trial = self._asked[name]
         reported = self._study._storage.get_trial(trial._trial_id).intermediate_values
         for step, value in curve.items():
             if step not in reported:
                 trial.report(value, step)
-        return bool(curve) and trial.should_prune()
+        is_over = bool(curve) and self._last_step is not None and max(curve) >= self._last_step
+        return bool(curve) and not is_over and trial.should_prune()
 
     def state(self, name: str) -> str:
         """Return how a trial of the study has ended: done, pruned or failed; or running."""

@@ -19,7 +19,7 @@ from nmt.config.sweeps import Dimension, Direction, Pruner, Sampler, SweepConfig
 from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, UserError
 from nmt.signals import StopRequest
-from nmt.sweeps.drive import sweep
+from nmt.sweeps.drive import Ranking, sweep
 from nmt.sweeps.search import JOURNAL, Search
 from nmt.verbs import VERBS
 
@@ -107,8 +107,21 @@ def test_a_hopeless_trial_is_found_by_its_curve(tmp_path: Path) -> None:
     assert not search.is_hopeless(name, {})
     assert not search.is_hopeless(name, {10: 26.0})
     assert search.is_hopeless(name, {10: 26.0, 20: 26.5})
+    assert not search.is_hopeless(name, {10: 26.0, 20: 26.5, 30: 26.0})  # which is its last step
     search.tell(name, None, pruned=True)
     assert search.state(name) == "pruned"
+
+
+def test_a_trial_is_judged_by_what_it_would_count_if_it_ended(tmp_path: Path) -> None:
+    lines = ((5, 1.0, 4.0), (10, 3.0, 4.5), (15, 2.0, 3.0), (20, 3.0, 4.4), (25, 3.0, 4.6))
+    logged = [{"step": step, "valid/bleu": bleu, "valid/loss": loss} for step, bleu, loss in lines]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in logged))
+    of_loss = Ranking("validation.loss", Direction.minimize, "bleu").so_far(tmp_path)
+    assert of_loss == {5: 4.0, 10: 4.5, 15: 4.5, 20: 4.4, 25: 4.4}  # of equal scores the lower loss counts
+    of_bleu = Ranking("validation.bleu", Direction.maximize, "bleu").so_far(tmp_path)
+    assert of_bleu == {5: 1.0, 10: 3.0, 15: 3.0, 20: 3.0, 25: 3.0}
+    assert Ranking("valid/loss", Direction.minimize).so_far(tmp_path)[15] == 3.0
+    assert Ranking("validation.bleu", Direction.maximize, "loss").so_far(tmp_path)[20] == 2.0
 
 
 def test_a_grid_is_every_combination(tmp_path: Path) -> None:
