@@ -191,7 +191,13 @@ def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
             f"objective={cfg.objective.name} teaches a layer in every update, but model.layer_drop="
             f"{cfg.model.layer_drop:g} leaves layers out; set it to 0"
         )
-    if isinstance(cfg.objective, GuidedAlignmentConfig) and cfg.objective.alignments and cfg.data.context:
+    names_alignments = isinstance(cfg.objective, GuidedAlignmentConfig) and cfg.objective.alignments
+    if names_alignments and (len(cfg.data.parts(Split.train)) != 1 or cfg.data.streaming):
+        yield (
+            "objective.alignments names the lines of one corpus that is read before the training, but the "
+            "training data is a mixture or a stream; set objective.alignments=null to estimate alignments"
+        )
+    if names_alignments and cfg.data.context:
         yield (
             "objective.alignments counts the words of each pair alone, but data.context="
             f"{cfg.data.context} puts sentences before them; leave out one of the two, or set "

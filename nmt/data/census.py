@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data import sources
+from nmt.data.documents import without_context
 from nmt.data.filters import Filter
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Increased when the counts or the format of a cache entry change."""
 MOST_DISTINCT = 1_000_000
 """Distinct words that are counted; a corpus with more of them is not small."""
@@ -76,7 +77,10 @@ class Census:
 
 
 def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
-    """Return the counts of what the filter leaves of the training split."""
+    """Return the counts of what the filter leaves of the training split, before `data.filters`.
+
+    The tag of a language in front of a source counts as a word; sentences of context do not count again.
+    """
     streams = sources.streams(cfg, Split.train).values()
     return sum((_cached(source, cfg, pair_filter, cache) for source in streams), Census())
 
@@ -89,7 +93,8 @@ def _cached(source: PairStream, cfg: DataConfig, pair_filter: Filter, cache: Pat
     if known is not None:
         sides: list[dict[str, Any]] = [known["src"], known["tgt"]]
         return Census(known["pairs"], *(SideCensus(**side) for side in sides))
-    made = count(pair_filter(chunk, cfg)[0] for chunk in source.chunks())
+    kept = (pair_filter(chunk, cfg)[0] for chunk in source.chunks())
+    made = count(map(without_context, kept) if cfg.context else kept)
     write_entry(entry, lambda draft: dataclasses.asdict(made))
     return made
 

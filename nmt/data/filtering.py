@@ -102,13 +102,12 @@ def chains(
         rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
         if part is not cfg:
             rows += filter_table.parsed(f"{part.key_prefix}.filters", part.filters, streaming=cfg.streaming)
-        tags = [tag for tag in (cfg.tags.get(part.tgt), cfg.origin_tags.get(name)) if tag]
         listed = [expanded(row) if isinstance(row, OpusCleanerConfig) else [row] for row in rows]
         context = Context((part.src, part.tgt), scored_on, scorers, part)
         found[name] = Chain(
             tuple(itertools.chain.from_iterable(listed)),
             context,
-            "".join(f"{tag} " for tag in tags),
+            "".join(f"{tag} " for tag in cfg.tags_in_front(name)),
             cfg.context > 0,
         )
     return found

@@ -154,6 +154,11 @@ class DataConfig:
         """Name of a corpus -> tag in front of its sources in training that tells where they are from."""
         return {}
 
+    def tags_in_front(self, corpus: str) -> list[str]:
+        """Return the tags in front of the training sources of a corpus, of its language and of its origin."""
+        found = self.tags.get(self.parts(Split.train)[corpus].tgt), self.origin_tags.get(corpus)
+        return [tag for tag in found if tag]
+
     @property
     def loss_weights(self) -> dict[str, float]:
         """Name of a corpus -> weight in the loss of all its pairs, where it has one."""

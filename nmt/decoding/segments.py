@@ -151,12 +151,13 @@ def translated_behind_context(
     breaks = [_num_breaks(one.src) for one in asked]
     lost = [i for i, one in enumerate(found) if breaks[i] and _num_breaks(one.text) != breaks[i]]
     if lost:
+        num_sentences = sum(bool(one.src.strip()) for one in asked)
         again = [dataclasses.replace(asked[i], src=_alone(asked[i].src)) for i in lost]
         for i, one in zip(lost, translate(again, lost), strict=True):
             found[i] = one
         warn(
-            f"{len(lost):,} of {len(found):,} sentences were translated without context: of them with their "
-            "context the model made another number of sentences"
+            f"{len(lost):,} of {num_sentences:,} sentences were translated without context: of them with "
+            "their context the model made another number of sentences"
         )
     return [_behind(one) for one in found]
 

@@ -147,22 +147,19 @@ def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling,
     Raises:
         UserError: the file cannot be read, or does not fit the training data.
     """
-    streams = sources.training_streams(cfg.data)
-    if len(streams) != 1 or cfg.data.streaming:
-        raise UserError(
-            "objective.alignments names the lines of one corpus that is read before the training, but the "
-            "training data is a mixture or a stream; set objective.alignments=null to estimate alignments"
-        )
+    ((name, pairs),) = sources.training_streams(cfg.data).items()
+    tags = cfg.data.tags_in_front(name)  # no words of the corpus
     lines = list(read_lines(path, "objective.alignments"))
     known: dict[int, Links] = {}
     number = 0
     src_words, tgt_words = _words(tokenizer.encode_src, src), _words(tokenizer.encode_tgt, tgt)
-    for chunk in next(iter(streams.values())).chunks():
+    for chunk in pairs.chunks():
         encoded = tokenizer.encode_src(chunk.src), tokenizer.encode_tgt(chunk.tgt)
         for source, target, src_ids, tgt_ids in zip(chunk.src, chunk.tgt, *encoded, strict=True):
             if number < len(lines):
                 where, texts = f"{path}:{number + 1}", (src.read(src_ids)[0], tgt.read(tgt_ids)[0])
-                rows, columns = src_words(source, texts[0], where), tgt_words(target, texts[1], where)
+                rows = src_words(source, texts[0], where)[len(tags) :]
+                columns = tgt_words(target, texts[1], where)
                 links = _parsed(lines[number], (len(rows), len(columns)), where)
                 known[hash(texts)] = [(s, t) for i, j in links for s in rows[i] for t in columns[j]]
             number += 1

@@ -334,16 +334,19 @@ def entry_of(part: DataConfig) -> dict[str, Any]:
     own = {field.name for field in fields(cls)} - {field.name for field in fields(DataConfig)}
     values = {keys.get(name, name): getattr(part, name) for name in sorted(own)}
     given = {key: value for key, value in values.items() if value is not None}
-    own_filters = {"filters": part.filters} if part.filters and part.key_prefix != "data" else {}
-    return {"name": part.name, "src": part.src, "tgt": part.tgt, **given, **own_filters}
+    filters = {"filters": part.filters} if part.filters else {}
+    return {"name": part.name, "src": part.src, "tgt": part.tgt, **given, **filters}
 
 
 def mixture_of(
     data: DataConfig, corpora: Mapping[str, dict[str, Any]], stages: Sequence[dict[str, Any]] = ()
 ) -> MixtureData:
-    """Return the config of a mixture of `corpora`, in `stages`, that is otherwise as `data` says."""
+    """Return the config of a mixture of `corpora`, in `stages`, that is otherwise as `data` says.
+
+    Filters are those of the entries alone.
+    """
     if isinstance(data, MixtureData):
         scored = [name for name in data.scored if name in corpora]
-        return replace(data, corpora=dict(corpora), stages=list(stages), scored=scored)
-    common = {field.name: getattr(data, field.name) for field in fields(DataConfig)} | {"name": "mixture"}
-    return MixtureData(**common, corpora=dict(corpora))
+        return replace(data, corpora=dict(corpora), stages=list(stages), scored=scored, filters=[])
+    common = {field.name: getattr(data, field.name) for field in fields(DataConfig)}
+    return MixtureData(**common | {"name": "mixture", "filters": []}, corpora=dict(corpora))

@@ -319,7 +319,12 @@ def student_config(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> Tra
 def _student_data(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> MixtureData:
     """Return the mixture of the original corpora, unless their weight is 0, and the synthetic ones."""
     data = cfg.data
-    originals = data.corpora if isinstance(data, MixtureData) else {ORIGINAL: synthetic.entry_of(data)}
+    originals = {ORIGINAL: synthetic.entry_of(data)}
+    if isinstance(data, MixtureData):
+        originals = {
+            name: entry | {"filters": [*data.filters, *entry.get("filters", [])]}
+            for name, entry in data.corpora.items()
+        }
     weights = {name: float(entry.get("weight", 1.0)) for name, entry in originals.items()}
     entries = originals | {corpus.name: corpus.entry(cfg) for corpus in corpora}
     mixed = _weights(cfg, corpora, weights)

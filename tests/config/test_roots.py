@@ -389,6 +389,16 @@ def test_a_damaged_config_is_read_or_refused(
             "layers out; set it to 0",
         ),
         (
+            (
+                *map(quoted, FILES),
+                "objective=guided_alignment",
+                "objective.alignments=x",
+                "data.streaming=true",
+            ),
+            "objective.alignments names the lines of one corpus that is read before the training, but the "
+            "training data is a mixture or a stream; set objective.alignments=null to estimate alignments",
+        ),
+        (
             (*map(quoted, FILES), "objective=guided_alignment", "objective.alignments=x", "data.context=2"),
             "objective.alignments counts the words of each pair alone, but data.context=2 puts sentences "
             "before them; leave out one of the two, or set objective.alignments=null to estimate alignments",

@@ -286,6 +286,9 @@ def test_cfg_shows_the_values_chosen(corpus: list[str], capsys: pytest.CaptureFi
     assert "\n  dropout: 0.4\n" in shown.out
     assert shown.err.startswith("chosen for 50 training pairs, ")
     assert "  objective.label_smoothing=0.05, as you say; the rules say 0.2: " in shown.err
+    assert "longer side:\n" in shown.err
+    assert main(["train", *corpus, "data.filters=[{name: length, max: 45}]", "--cfg", "job"]) == 0
+    assert "words on the longer side, before data.filters:\n" in capsys.readouterr().err
 
 
 def test_a_sweep_chooses_for_each_trial(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:

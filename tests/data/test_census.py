@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import unicodedata
 from pathlib import Path
 
@@ -71,3 +72,13 @@ def test_filtered_pairs_are_counted_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert census.take(cfg, filter_pairs, tmp_path / "cache") == taken
     (tmp_path / "train.de").write_text("x y\nz\nw\n", encoding="utf-8")
     assert census.take(cfg, filter_pairs, tmp_path / "cache").pairs == 2
+
+
+def test_sentences_of_context_do_not_count_again(tmp_path: Path) -> None:
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").write_text("a b\nc d e\nf\n", encoding="utf-8")
+    cfg = FilesData(train=str(tmp_path / "train"))
+    in_context = dataclasses.replace(cfg, context=2, context_target=True, context_short=0.0)
+    plain, behind = (census.take(one, filter_pairs, tmp_path / "cache") for one in (cfg, in_context))
+    assert behind == plain
+    assert (plain.pairs, plain.words) == (3, 6)

@@ -149,6 +149,32 @@ def test_links_of_a_file_are_between_its_words_whatever_the_tokenizer_leaves_of_
     )
 
 
+def test_a_tag_in_front_is_no_word_of_a_line(tmp_path: Path) -> None:
+    src, tgt, file = ["Two men", "A dog"], ["Zwei Männer", "Ein Hund"], tmp_path / "links"
+    for side, lines in (("en", src), ("de", tgt)):
+        (tmp_path / f"text.{side}").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    corpus = ", ".join(f"{split}: {tmp_path}/text" for split in ("train", "validation", "test"))
+    tagged = ["data.target_tags=true", f"data.corpora={{own: {{src: en, tgt: de, tag: bt, {corpus}}}}}"]
+    (composed,) = compose(VERBS["train"], ["data=mixture", *tagged])
+    cfg = composed.to_config(TrainConfig)
+    rules = TokenizerConfig(kind=TokenizerKind.char, symbols=cfg.data.symbols)
+    tokenizer = Tokenizer.train(rules, ParallelText(src, tgt))
+    sides = [Spelling(tokenizer, cfg.data.symbols, is_target=is_target) for is_target in (False, True)]
+    file.write_text("0-0 1-1\n" * 2)
+    align = from_file(file, cfg, tokenizer, *sides)
+    ids = tokenizer.encode_src(["<2de> <bt> Two men"])[0], tokenizer.encode_tgt(["Zwei Männer"])[0]
+    texts = [side.read(one)[0] for side, one in zip(sides, ids, strict=True)]
+    assert [(texts[0].split()[i], texts[1].split()[j]) for i, j in align(*texts)] == [
+        ("Two", "Zwei"),
+        ("men", "Männer"),
+    ]
+    file.write_text("2-0\n" * 2)
+    with pytest.raises(
+        UserError, match=r":1: the link 2-0 names a word that is not there: the source has 2 words"
+    ):
+        from_file(file, cfg, tokenizer, *sides)
+
+
 def test_a_line_whose_words_the_tokenizer_joins_is_refused() -> None:
     side = Spelling(
         Tokenizer.train(TokenizerConfig(kind=TokenizerKind.char), ParallelText(LINES, LINES)),

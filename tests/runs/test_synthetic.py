@@ -240,6 +240,13 @@ def test_an_entry_of_a_mixture_reads_the_same(part: DataConfig) -> None:
     assert read == part
 
 
+def test_filters_are_those_of_the_original_corpora_alone() -> None:
+    part = FilesData(train="x", validation="y", filters=[{"name": "length", "max": 9}])
+    mixture = synthetic.mixture_of(part, {"one": synthetic.entry_of(part), "two": {"train": "z"}})
+    assert mixture.filters == []
+    assert [one.filters for one in mixture.parts(Split.train).values()] == [part.filters, []]
+
+
 def test_a_mixture_stays_as_it_is_but_for_its_corpora() -> None:
     corpora = {"a": {"train": "x"}, "b": {"train": "y", "validation": "z"}}
     mixture = MixtureData(corpora=corpora, temperature=5.0, target_tags=True, scored=["b"], max_tokens=99)
