@@ -70,6 +70,12 @@ class Problems(list[str]):
             raise UserError(*self)
 
 
+def in_one_line(message: str) -> str:
+    """Return a message of several lines as one, in which semicolons part them."""
+    lines = [" ".join(line.split()).removeprefix("- ") for line in message.splitlines()]
+    return "; ".join(filter(None, lines)).replace(":; ", ": ")
+
+
 def visible(text: str) -> str:
     """Return `text` with escapes for what a terminal would obey: all that is not printable, but line feeds.
 

@@ -12,7 +12,7 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import to_plain
-from nmt.errors import Problems, UserError, first_of, visible, warn
+from nmt.errors import Problems, UserError, first_of, in_one_line, visible, warn
 from nmt.verbs import VERBS
 
 CLEAR_SCREEN = "\x1b[2J"
@@ -23,6 +23,13 @@ def test_one_problem_is_a_sentence_and_several_are_a_list() -> None:
     error = pickle.loads(pickle.dumps(UserError("a", "b")))  # workers of a large translation send theirs
     assert str(error) == "2 settings cannot be used:\n  - a\n  - b"
     assert error.problems == ("a", "b")
+
+
+def test_a_message_of_several_lines_becomes_one() -> None:
+    assert in_one_line(str(UserError("a", "b"))) == "2 settings cannot be used: a; b"
+    assert in_one_line("run has another config:\n  seed: 1 -> 2\n\nsay  nmt\ttrain") == (
+        "run has another config: seed: 1 -> 2; say nmt train"
+    )
 
 
 def test_problems_are_gathered_once_each_and_refused_together() -> None:

@@ -72,7 +72,7 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--resolve belongs to --cfg")
     if flags.multirun and verb.words:
         raise UserError(f"nmt {verb.name} starts no training, and is not swept; leave out -m")
-    if flags.multirun and _is_given_input(verb, flags.overrides):
+    if flags.multirun and _reads_input(verb, flags.overrides):
         takes_files = {"input", "output"} <= {field.name for field in fields(verb.config_class())}
         files = ", or name files: input=... output=..." if takes_files else ""
         raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m{files}")
@@ -81,7 +81,7 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     return flags
 
 
-def _is_given_input(verb: Verb, arguments: Sequence[str]) -> bool:
+def _reads_input(verb: Verb, arguments: Sequence[str]) -> bool:
     """Return whether the arguments make a verb read standard input."""
     if verb.stream_key:
         return f"{verb.stream_key}=true" in map(str.lower, arguments)

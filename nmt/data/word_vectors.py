@@ -27,7 +27,7 @@ def read_vectors(path: Path, key: str, wanted: Container[str], width: int) -> Ve
     """
     found: Vectors = {}
     for number, line in enumerate(read_lines(path, key), start=1):
-        line, where = line.strip(" "), f"{key}: line {number:,} of {path}"
+        line = line.strip(" ")
         if number == 1:
             size, is_header = _size(line)
             if size != width:
@@ -40,7 +40,7 @@ def read_vectors(path: Path, key: str, wanted: Container[str], width: int) -> Ve
         if line.partition(" ")[0] in wanted:
             word, *numbers = line.rsplit(" ", width)  # of several words perhaps
             if word in wanted and word not in found:
-                found[word] = _vector(numbers, width, where)
+                found[word] = _vector(numbers, width, f"{key}: line {number:,} of {path}")
     return found
 
 

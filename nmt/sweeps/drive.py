@@ -27,7 +27,7 @@ from nmt.config.trials import Sweep
 from nmt.data.pairs import Split, stamp_of_files
 from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
-from nmt.errors import Interrupted, UserError, suggest, tell, visible
+from nmt.errors import Interrupted, UserError, in_one_line, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
@@ -236,7 +236,7 @@ class _Drive:
             try:
                 trial = self.plan.trial(chosen, values)
             except UserError as error:
-                self._settle(record, Outcome(reason=" ".join(str(error).split())))
+                self._settle(record, Outcome(reason=in_one_line(str(error))))
                 continue
             self.running.add(chosen)
             yield trial

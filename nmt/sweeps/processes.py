@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nmt.errors import Log, TrainingStopped
+from nmt.errors import Log, TrainingStopped, in_one_line
 from nmt.signals import SIGNALS, when_orphaned
 from nmt.sweeps.records import infinite
 
@@ -276,13 +276,13 @@ def attempt(work: Callable[[], dict[str, Any]], report: Report) -> tuple[int, Ou
 
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-        outcome.reason = " ".join(text.removeprefix("error: ").split())[:MAX_TOLD]
+        outcome.reason = in_one_line(text.removeprefix("error: "))[:MAX_TOLD]
 
     try:
         code = report(call, log)
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        code, outcome.reason = 1, " ".join(f"{type(error).__name__}: {error}".split())[:MAX_TOLD]
+        code, outcome.reason = 1, in_one_line(f"{type(error).__name__}: {error}")[:MAX_TOLD]
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     outcome.cpu_seconds = round(sum(usage.ru_utime + usage.ru_stime for usage in usages), 1)
     outcome.seconds = round(time.monotonic() - began, 1)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt import extras
 from nmt.config.sweeps import SlurmConfig
-from nmt.errors import UserError, warn
+from nmt.errors import UserError, in_one_line, warn
 from nmt.files import read_json, write_json
 from nmt.sweeps.processes import Outcome, Report, attempt
 
@@ -91,7 +91,7 @@ class SlurmJobs:
                     file = self._file(trial.name).absolute()
                     jobs.append(self._executor.submit(run_job, self._verb, arguments, self._report, file))
         except (self._submitit.core.utils.FailedJobError, OSError) as error:
-            told = " ".join(str(error).split())
+            told = in_one_line(str(error))
             raise UserError(f"sweep.launcher=slurm: the jobs cannot be submitted: {told}") from error
         self._jobs |= {trial.name: job for trial, job in zip(trials, jobs, strict=True)}
 

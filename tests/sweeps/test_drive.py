@@ -224,7 +224,7 @@ def test_whatever_ends_a_trial_ends_no_other(
         return bleu(float(seed))
 
     reasons = [
-        r"failed seed-1: 2 reasons: - the loss is nan\x1b[2J - at step 3",
+        r"failed seed-1: 2 reasons: the loss is nan\x1b[2J; at step 3",
         "failed seed-2: exit code 9",
         "failed seed-3: killed by SIGKILL, perhaps for lack of memory",
         "failed seed-4: the score bleu of validation is nan",
