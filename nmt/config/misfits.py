@@ -203,6 +203,11 @@ def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
             f"{cfg.data.context} puts sentences before them; leave out one of the two, or set "
             "objective.alignments=null to estimate alignments"
         )
+    if isinstance(cfg.objective, MinimumRiskConfig) and cfg.objective.metric not in SCORERS:
+        yield (
+            f"objective.metric must be one of {', '.join(SCORERS)}, which score sentences, but is "
+            f"{cfg.objective.metric!r}{suggest(cfg.objective.metric, SCORERS)}"
+        )
     if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
         yield (
             f"objective={cfg.objective.name} translates with all weights in each process, but "
@@ -344,11 +349,6 @@ def _misfits_of_adaptation(cfg: TrainConfig) -> Iterator[str]:
 
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
-    if isinstance(cfg.objective, MinimumRiskConfig) and cfg.objective.metric not in SCORERS:
-        yield (
-            f"objective.metric must be one of {', '.join(SCORERS)}, which score sentences, but is "
-            f"{cfg.objective.metric!r}{suggest(cfg.objective.metric, SCORERS)}"
-        )
     best = cfg.trainer.best_metric
     known = names_of_metrics(of_labels=cfg.task is Task.classification)
     for name in cfg.metrics if cfg.task is not Task.language_model else ():

@@ -1,8 +1,8 @@
-"""Embeddings that begin from vectors of words, which `init.src_embeddings` and `init.tgt_embeddings` name.
+"""Embeddings that begin from vectors of words (Qi et al. 2018): `init.src_embeddings`, `init.tgt_embeddings`.
 
 A piece of the vocabulary begins from the vector of its spelling, else from that of the word that it spells,
-else from that of the word in small letters (Qi et al. 2018). What has none begins at random. All vectors of a
-file are scaled by one number, to the mean square of the vectors that begin at random.
+else from that of the word in small letters. What has none begins at random. All vectors of a file are scaled
+by one number, to the mean square of the vectors that begin at random.
 """
 
 from __future__ import annotations

@@ -399,6 +399,11 @@ def test_a_damaged_config_is_read_or_refused(
             "training data is a mixture or a stream; set objective.alignments=null to estimate alignments",
         ),
         (
+            ("objective=minimum_risk", "objective.metric=comet"),
+            "objective.metric must be one of bleu, spbleu, chrf, chrf++, ter, which score sentences, but is "
+            "'comet'",
+        ),
+        (
             (*map(quoted, FILES), "objective=guided_alignment", "objective.alignments=x", "data.context=2"),
             "objective.alignments counts the words of each pair alone, but data.context=2 puts sentences "
             "before them; leave out one of the two, or set objective.alignments=null to estimate alignments",
