@@ -538,6 +538,8 @@ def test_a_config_that_is_shown_is_one_that_can_be_used(capsys: pytest.CaptureFi
     missing = ["experiment=toy_en_fr", "objective=distillation", "tokenizer.vocab_size=30"]
     assert main(["train", *missing, "--cfg", "job"]) == 0
     assert "\n  teachers: ???\n" in capsys.readouterr().out  # what is missing
+    assert main(["train", "experiment=none", "data=hub", "data.src=en", "data.tgt=de", "--cfg", "job"]) == 0
+    assert "\n  dataset: ''\n" in capsys.readouterr().out
 
 
 def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.containment import require_contained
+from nmt.decoding.metrics import default_best
 from nmt.errors import UserError, suggest
 from nmt.files import write_atomically
 
@@ -194,7 +195,7 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     """
     further = stored.objective.further_keys
     fixed = [
-        f"{key}: {old} -> {value}"
+        f"{key}: {old} -> {value}{_chosen_by(key, stored, new)}"
         for key, old, value in _changes(stored, new)
         if not may_change(key) or _matches(key, further) or _moves_decay_or_stage(key, stored)
     ]
@@ -209,6 +210,14 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
 
 def _matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(key, pattern) for pattern in patterns)
+
+
+def _chosen_by(key: str, stored: TrainConfig, new: TrainConfig) -> str:
+    """Return which key the new value of `key` comes from, where it may have been left to another one."""
+    moved = key == "trainer.best_metric" and stored.metrics != new.metrics
+    if not moved or new.trainer.best_metric != default_best(new.metrics):
+        return ""
+    return " (of metrics, unless it is set: the first of them whose higher values are better)"
 
 
 def _moves_decay_or_stage(key: str, stored: TrainConfig) -> bool:

@@ -555,6 +555,14 @@ def test_a_run_does_not_go_on_as_another_one() -> None:
     ]
 
 
+def test_a_best_metric_that_follows_metrics_is_told_so() -> None:
+    old, new = config("metrics=[bleu,chrf]"), config("metrics=[chrf,bleu]")
+    with pytest.raises(UserError, match=r"trainer\.best_metric: bleu -> chrf \(of metrics, unless it is set: "):
+        refuse_difference(old, new, Path("runs/a"))
+    named = config("metrics=[chrf,bleu]", "trainer.best_metric=bleu")
+    assert len(refuse_difference(old, named, Path("runs/a"))) == 1
+
+
 def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
     old = config("schedule=cosine", "trainer.max_steps=1000")
     new = dataclasses.replace(old, trainer=dataclasses.replace(old.trainer, max_steps=2000))
