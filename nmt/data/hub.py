@@ -114,8 +114,8 @@ def _opened(cfg: DatasetConfig) -> _Dataset:
     """Return the dataset, which other streams may read, too."""
     if not cfg.where:
         raise UserError(
-            f"{cfg.key_prefix}.dataset is not set, but there is no text without it; set it to a dataset of the "
-            f"hub (owner/name), or {cfg.key_prefix}.path to a local folder"
+            f"{cfg.key_prefix}.dataset is not set, but there is no text without it; set it to a dataset of "
+            f"the hub (owner/name), or {cfg.key_prefix}.path to a local folder"
         )
     if cfg.path and not Path(cfg.where).is_dir():
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"

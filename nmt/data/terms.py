@@ -16,6 +16,7 @@ from nmt.data.augmentation import FIXED, Pair
 from nmt.data.draws import Draws
 from nmt.data.lexicon import WORD, Links, WordLexicon
 from nmt.data.modifiers import TERM_MARKS, ModifierConfig, TermsConfig
+from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.errors import UserError
 
 COMMON_WORDS = 50
@@ -51,6 +52,8 @@ def terms(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
     sides = [_words(text) for text in (pair.src, pair.tgt)]
     links = pair.lexicon.align(*([found[0] for found in side] for side in sides))
     src, tgt = sides
+    first, other = (text.rfind(CONTEXT_SEPARATOR) for text in (pair.src, pair.tgt))  # of the sentence itself
+    links = [(i, j) for i, j in links if src[i].start() > first and tgt[j].start() > other]
     links = [(i, j) for i, j in links if src[i][0][0].isalnum() and tgt[j][0][0].isalnum()]
     free = [(i, j) for i, j in links if pair.lexicon.rank(src[i][0]) >= COMMON_WORDS]
     chosen, said, spans, others = set[int](), set[int](), list[Span](), list[Span]()

@@ -557,7 +557,7 @@ def test_a_run_does_not_go_on_as_another_one() -> None:
 
 def test_a_best_metric_that_follows_metrics_is_told_so() -> None:
     old, new = config("metrics=[bleu,chrf]"), config("metrics=[chrf,bleu]")
-    with pytest.raises(UserError, match=r"trainer\.best_metric: bleu -> chrf \(of metrics, unless it is set: "):
+    with pytest.raises(UserError, match=r"trainer\.best_metric: bleu -> chrf \(of metrics, unless it"):
         refuse_difference(old, new, Path("runs/a"))
     named = config("metrics=[chrf,bleu]", "trainer.best_metric=bleu")
     assert len(refuse_difference(old, named, Path("runs/a"))) == 1

@@ -324,8 +324,8 @@ def test_scripts_are_not_run(tmp_path: Path) -> None:
 
 def test_a_dataset_must_be_named() -> None:
     assert error_of(HubData()) == (
-        "data.dataset is not set, but there is no text without it; set it to a dataset of the hub (owner/name), "
-        "or data.path to a local folder"
+        "data.dataset is not set, but there is no text without it; set it to a dataset of the hub "
+        "(owner/name), or data.path to a local folder"
     )
 
 

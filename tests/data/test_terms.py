@@ -69,6 +69,19 @@ def test_a_replaced_term_is_the_same_other_word_on_both_sides(monkeypatch: pytes
     assert {*lexicon.tgt_words} == {"das", "sieht", "b", "ein"}  # neither signs nor numbers
 
 
+def test_terms_are_those_of_the_sentence_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
+    first, *others = zip(TEXT.src, TEXT.tgt, strict=True)
+    both = ParallelText(
+        [f"{first[0]} <brk> {src}" for src, _ in others], [f"{first[1]} <brk> {tgt}" for _, tgt in others]
+    )
+    found = Augmentation((TermsConfig(name="terms", rate=1.0),), ("en", "de"), lexicon=WordLexicon.of(TEXT))(
+        both, seed=3
+    )
+    assert sum("<term>" in src for src in found.src) > 0.9 * len(both)
+    assert {src.partition(" <brk> ")[0] for src in found.src} == {first[0]}
+
+
 def test_terms_need_the_words_of_a_corpus_and_a_number_of_terms() -> None:
     with pytest.raises(UserError, match=r"name=terms is for data\.augment, where words can be aligned"):
         Augmentation((TermsConfig(name="terms", rate=1.0, key_prefix="data.augment[0]"),))(TEXT, seed=1)
