@@ -120,8 +120,9 @@ def _opened(cfg: DatasetConfig) -> _Dataset:
     if cfg.path and not Path(cfg.where).is_dir():
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
         raise UserError(f"{cfg.key_prefix}.path={cfg.path} must be a folder with a dataset, but is {kind}")
-    key = (stamp_of_folder(cfg) if cfg.path else "", cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt)
-    return _OPENED.setdefault(key, _Dataset(cfg))
+    version = stamp_of_folder(cfg) if cfg.path else ""
+    what = cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt, cfg.has_documents, cfg.document_columns
+    return _OPENED.setdefault((version, *what), _Dataset(cfg))
 
 
 def stamp_of_folder(cfg: DatasetConfig) -> str:
@@ -199,7 +200,7 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
             # as in data=files: `null` is a word, and a quotation mark in TSV is text
             is_tsv = builder.config.sep == "\t"
             if is_tsv and cfg.path:
-                _require_even_rows(cfg, builder)
+                _require_whole_rows(cfg, builder)
             quoting = csv.QUOTE_NONE if is_tsv else builder.config.quoting
             return opened(keep_default_na=False, quoting=quoting)
         except DatasetNotFoundError:
@@ -209,17 +210,27 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
     raise _no_config(cfg, failure) from failure
 
 
-def _require_even_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
-    """Refuse TSV whose rows differ in width, which the library would fill, or shift, without a word."""
+def _require_whole_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
+    """Refuse TSV that the library would change without a word.
+
+    It fills, or shifts, rows of another width, and leaves out blank lines, which may part documents.
+    """
     key = f"{cfg.key_prefix}.path={cfg.path}"
     files = {str(file) for files in (builder.config.data_files or {}).values() for file in files}
     for path in sorted(Path(file) for file in files if Path(file).is_file()):
-        width = 0
+        width = blank = 0
         with open_bytes(path, key) as rows:
             for number, row in enumerate(rows, start=1):
                 text = row.rstrip(b"\r\n")
                 if not text:
+                    blank = number
                     continue
+                if blank and cfg.has_documents and not cfg.document_columns:
+                    raise UserError(
+                        f"{key}: {path}:{blank}: a blank line ends no document here; set "
+                        f"{cfg.key_prefix}.document_column to a column that tells documents apart, or read "
+                        "the file with data=files"
+                    )
                 found = text.count(b"\t") + 1
                 width = width or found
                 if found != width:

@@ -13,7 +13,7 @@ from typing import Any
 import datasets
 import pytest
 
-from nmt.data import hub
+from nmt.data import hub, sources
 from nmt.data.hub import HubData
 from nmt.data.pairs import ParallelText, Split
 from nmt.errors import UserError
@@ -89,6 +89,16 @@ def test_rows_of_tsv_are_as_wide_as_the_header(tmp_path: Path, rows: str, told: 
     (tmp_path / "train.tsv").unlink()
     (tmp_path / "train.tsv.gz").write_bytes(gzip.compress(b"en\tde\r\na\tb\r\n\r\nc\td\r\n"))
     assert hub.stream(HubData(path=str(tmp_path)), Split.train).read() == ParallelText(["a", "c"], ["b", "d"])
+
+
+def test_a_blank_line_of_tsv_that_would_part_documents_is_refused(tmp_path: Path) -> None:
+    """The library leaves it out, so that context would cross it."""
+    (tmp_path / "train.tsv").write_text("en\tde\tdoc\na\tA\t1\n\nb\tB\t2\n", encoding="utf-8")
+    assert "train.tsv:3: a blank line ends no document here; set data.document_column" in error_of(
+        HubData(path=str(tmp_path), context=1)
+    )
+    cfg = HubData(path=str(tmp_path), context=1, context_short=0.0, document_column="doc")
+    assert sources.stream(cfg, Split.train).read().src == ["a", "b"]
 
 
 def test_words_that_mean_nothing_to_other_programs_are_text(tmp_path: Path) -> None:
