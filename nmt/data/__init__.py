@@ -13,7 +13,8 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     scripts             The scripts of letters and of languages.
     words               Where the words of a text begin and end, in any script.
     side_files          The files that a path means, and the way out where one is not there.
-    files               Pairs from files: parallel plain text, TSV and JSONL.
+    tmx                 The units of translation memories, by language.
+    files               Pairs from files: parallel plain text, TSV, CSV, JSONL and TMX.
     hub                 Pairs from Hugging Face datasets: on the hub, or in a folder of the same layout.
     labels              Labelled text from files and from datasets.
     mixture             The shares of several corpora in an epoch; tags in front of sources.

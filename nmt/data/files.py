@@ -1,4 +1,4 @@
-"""Sentence pairs from files of the user: parallel plain text, TSV and JSONL, also compressed.
+"""Sentence pairs from files of the user: parallel plain text, TSV, CSV, JSONL and TMX, also compressed.
 
 `nmt.data.lines` splits a file into lines. A line that is not a pair is an error with file and line.
 """
@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +37,14 @@ from nmt.data.pairs import (
     weight_of,
 )
 from nmt.data.side_files import file_of, files_of_sides
+from nmt.data.tmx import Unit, read_units
 from nmt.errors import UserError
 from nmt.files import path_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TABLES = (".tsv", ".csv", ".jsonl")
+TABLES = (".tsv", ".csv", ".jsonl", ".tmx")
 """Ends of the names of files of rows."""
 
 _MISSING = object()
@@ -50,8 +52,8 @@ _MISSING = object()
 
 @dataclass
 class FilesData(ColumnsConfig):
-    """Files on disk. A path means two plain text files, or one .tsv, .csv or .jsonl file, each also as .gz,
-    .bz2, .xz or .zst.
+    """Files on disk. A path means two plain text files, or one .tsv, .csv, .jsonl or .tmx file, each also as
+    .gz, .bz2, .xz or .zst.
 
     Plain text: `{lang}` in the path stands for the language, as in corpus/train.{lang}.txt; a path without
     `{lang}` is a prefix, so that corpus/train means corpus/train.en and corpus/train.de.
@@ -66,7 +68,8 @@ class FilesData(ColumnsConfig):
     """Path of the pairs scored at the end."""
     src_column: str | None = None
     """Name of the source side: the word for `{lang}`, the name in the TSV header (in a file without header
-    the number of the column, from 1) or the JSON key (`a.b` for a nested key); null: the language."""
+    the number of the column, from 1), the JSON key (`a.b` for a nested key) or the language in TMX, also its
+    variety (en-GB); null: the language."""
     tgt_column: str | None = None
     """Name of the target side."""
 
@@ -120,7 +123,7 @@ def stream(cfg: FilesData, split: Split) -> PairStream:
         raise UserError(
             f"{cfg.key_prefix}.document_column={cfg.document_column} names the column of a table, but {key}="
             f"{cfg.place(split)} is plain text, of which a line that is blank on both sides ends a document; "
-            "leave it out, or name a .tsv, .csv or .jsonl file"
+            "leave it out, or name a .tsv, .csv, .jsonl or .tmx file"
         )
     keys = [f"{cfg.key_prefix}.src", f"{cfg.key_prefix}.tgt"] if cfg.sides == (cfg.src, cfg.tgt) else []
     src, tgt = files_of_sides(place, key, cfg.sides, keys)
@@ -173,7 +176,13 @@ def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     if not is_table(place):
         return None
-    readers = {".tsv": _tsv_rows, ".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    of_memory = functools.partial(_tmx_rows, is_training=split is Split.train)
+    readers: dict[str, Callable[[Path, TableConfig, str], Iterator[Row]]] = {
+        ".tsv": _tsv_rows,
+        ".csv": _csv_rows,
+        ".jsonl": _jsonl_rows,
+        ".tmx": of_memory,
+    }
     rows, file = readers[_kind(place)], file_of(place, key)
     return PairStream(
         lambda: stamp_of_files([file], cfg.columns, *cfg.document_columns),
@@ -393,6 +402,41 @@ def _jsonl_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
         texts = [_text_of(column, record, cfg, where, key) for column in cfg.columns]
         _require_weights(cfg, texts, f"{key}: {where}")
         yield *texts, [_document_of(column, record, cfg, where) for column in cfg.document_columns]
+
+
+def _tmx_rows(path: Path, cfg: TableConfig, key: str, *, is_training: bool) -> Iterator[Row]:
+    """Yield a row for each unit; in training a blank side, which filters count, where it lacks a language."""
+    columns, seen, known = [*cfg.columns, *cfg.document_columns], set[str](), dict[str, None]()
+    for unit in read_units(path, key):
+        where = f"{key}: {path}:{unit.line}"
+        there = [*(language for language, _ in unit.texts), *unit.properties]
+        known |= dict.fromkeys(there)
+        values = {column: _only_value(unit, column, cfg, where) for column in columns}
+        seen |= {column for column, value in values.items() if value is not None}
+        for column in cfg.numbered:
+            if values[column] is None:
+                raise cfg.missing_column(column, f"{path}:{unit.line}", there)
+        texts = [values[column] for column in cfg.columns]
+        if None in texts and not is_training:
+            lacking = cfg.columns[texts.index(None)]
+            raise UserError(f"{where}: the unit has no text in {lacking}; leave such units out")
+        found = [text or "" for text in texts]
+        _require_weights(cfg, found, where)
+        documents = [values[column] for column in cfg.document_columns]
+        yield *found, None if None in documents else documents
+    for column in columns:
+        if column not in seen:
+            raise cfg.missing_column(column, str(path), list(known) or ["no units"])
+
+
+def _only_value(unit: Unit, column: str, cfg: TableConfig, where: str) -> str | None:
+    """Return the text of a unit in a language, or None; raise `UserError` where there are several."""
+    values = unit.values(column)
+    if len({text for _, text in values}) > 1:
+        languages = list(dict.fromkeys(language for language, _ in values))
+        way_out = f"set {cfg.key_of(column)[1]} to one" if len(languages) > 1 else "leave one of them there"
+        raise UserError(f"{where}: the unit has {len(values)} texts in {', '.join(languages)}; {way_out}")
+    return values[0][1] if values else None
 
 
 def _document_of(column: str, record: object, cfg: TableConfig, where: str) -> object:

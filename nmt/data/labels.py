@@ -78,7 +78,7 @@ class LabelColumnsConfig(TableConfig):
 
 @dataclass
 class LabelsData(LabelColumnsConfig):
-    """Labelled text from .tsv, .csv or .jsonl files, each also as .gz, .bz2, .xz or .zst."""
+    """Labelled text from .tsv, .csv, .jsonl or .tmx files, each also as .gz, .bz2, .xz or .zst."""
 
     name: str = "labels"
     train: str | None = None
@@ -101,8 +101,8 @@ def stream(cfg: LabelsData, split: Split) -> PairStream:
     table = files.stream_table(cfg, split)
     if table is None:
         raise UserError(
-            f"{cfg.key(split)}={cfg.place(split)} must be a .tsv, .csv or .jsonl file, also compressed, with "
-            f"the columns {', '.join(cfg.columns)}"
+            f"{cfg.key(split)}={cfg.place(split)} must be a .tsv, .csv, .jsonl or .tmx file, also "
+            f"compressed, with the columns {', '.join(cfg.columns)}"
         )
     return _labelled(table, cfg, split)
 

@@ -90,8 +90,8 @@ def _way_out_of_one_file(file: Path, key: str, sides: tuple[str, str]) -> str:
             f"{key}={file.with_name('.'.join(front))}"
         )
     return (
-        "one file of unknown format; pairs come from one .tsv, .csv or .jsonl file, or from two text files, "
-        f"whose path is given with {LANG} for the language"
+        "one file of unknown format; pairs come from one .tsv, .csv, .jsonl or .tmx file, or from two text "
+        f"files, whose path is given with {LANG} for the language"
     )
 
 

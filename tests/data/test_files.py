@@ -317,7 +317,7 @@ def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
 def test_one_file_of_unknown_format_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, "a.txt", lines(ENGLISH))
     assert (
-        "a.txt is one file of unknown format; pairs come from one .tsv, .csv or .jsonl file, or from two"
+        "a.txt is one file of unknown format; pairs come from one .tsv, .csv, .jsonl or .tmx file, or "
         in (error_of(FilesData(train=str(path))))
     )
 
