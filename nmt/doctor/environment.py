@@ -179,9 +179,8 @@ def _devices() -> Iterator[Fact | Finding]:
 def _kernels() -> Iterator[Fact | Finding]:
     from nmt import kernels
 
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     problem = kernels.problem()
-    yield Fact("compiler", compiler or "none")
+    yield Fact("compiler", " ".join(kernels.compiler()) or "none")
     yield Fact("kernels in C++", problem or "built and loaded")
     if problem:
         yield _finding(

@@ -131,19 +131,29 @@ def problem() -> str:
     """Build the library unless it is cached, and load it; return what prevented that, or an empty string."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not {sys.platform} on {platform.machine()}"
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if not compiler:
+    command = compiler()
+    if not command:
         return "there is no C++ compiler; install g++ 11 or later"
+    name = " ".join(command)
     try:
-        torch.ops.load_library(str(_library(compiler)))
+        torch.ops.load_library(str(_library(command)))
     except subprocess.CalledProcessError as error:
         reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
-        return f"{compiler} failed with {reasons[0]}; they need g++ 11 or later, which CXX may name"
+        return f"{name} failed with {reasons[0]}; they need g++ 11 or later, which CXX may name"
     except subprocess.TimeoutExpired:
-        return f"{compiler} was not done after {LONGEST_BUILD / 60:.0f} minutes"
+        return f"{name} was not done after {LONGEST_BUILD / 60:.0f} minutes"
     except OSError as error:
         return f"they cannot be built or loaded: {error}"
     return ""
+
+
+def compiler() -> list[str]:
+    """Return the command of the C++ compiler: CXX, which may have arguments (`ccache g++`), or one found."""
+    named = os.environ.get("CXX", "").strip()
+    if named:
+        return [named] if Path(named).exists() else named.split()
+    found = shutil.which("g++") or shutil.which("c++")
+    return [found] if found else []
 
 
 def folder() -> Path:
@@ -151,7 +161,7 @@ def folder() -> Path:
     return cache_dir() / f"kernels-{os.getuid()}"
 
 
-def _library(compiler: str) -> Path:
+def _library(command: list[str]) -> Path:
     """Return the library, which is built unless the cache has it whole.
 
     Raises:
@@ -162,31 +172,29 @@ def _library(compiler: str) -> Path:
     home = folder()
     home.parent.mkdir(parents=True, exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
-    entry = home / entry_name("library", *_origin(compiler))
+    entry = home / entry_name("library", *_origin(command))
     _require_private(home)
     if open_entry(entry) is None:
         with _locked(home):  # while another process builds the entry, this one waits
             if open_entry(entry) is None:
                 reason = f"those in {entry} are damaged" if entry.exists() else "once"
                 print(f"building the kernels in C++, {reason}; this takes half a minute", file=sys.stderr)
-                if not write_entry(entry, functools.partial(_build, compiler)):
+                if not write_entry(entry, functools.partial(_build, command)):
                     raise OSError(f"{home} cannot be written")
     _require_private(entry)
     _require_private(entry / LIBRARY)
     return entry / LIBRARY
 
 
-def _origin(compiler: str) -> list[object]:
+def _origin(command: list[str]) -> list[object]:
     """Return all that the library depends on, the instructions of this processor included."""
-    command = [compiler, "--version"]
-    version = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD
-    ).stdout
+    asking = [*command, "--version"]
+    version = subprocess.run(asking, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD).stdout
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         processor = next((line for line in lines if line.startswith("flags")), "")
     sources = [(FOLDER / name).read_bytes() for name in (*itertools.chain(*UNITS.values()), *HEADERS)]
     torch_version = (torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi())
-    return [compiler, version, FLAGS, platform.libc_ver(), torch_version, processor, sources]
+    return [" ".join(command), version, FLAGS, platform.libc_ver(), torch_version, processor, sources]
 
 
 def _require_private(path: Path) -> None:
@@ -209,7 +217,7 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
-def _build(compiler: str, draft: Path) -> None:
+def _build(command: list[str], draft: Path) -> None:
     """Compile and link the library in the folder `draft`, and flush it to the disk."""
     draft.chmod(0o700)
     objects = [draft / f"{unit}.o" for unit in UNITS]
@@ -221,8 +229,8 @@ def _build(compiler: str, draft: Path) -> None:
     try:
         for (first, *others), file in zip(UNITS.values(), objects, strict=True):
             before = [f"-include{FOLDER / name}" for name in others]
-            command = [compiler, *FLAGS, "-fPIC", abi, headers, *before, "-c", str(FOLDER / first)]
-            compilers.append(subprocess.Popen([*command, "-o", str(file)], stderr=subprocess.PIPE, text=True))
+            unit = [*command, *FLAGS, "-fPIC", abi, headers, *before, "-c", str(FOLDER / first)]
+            compilers.append(subprocess.Popen([*unit, "-o", str(file)], stderr=subprocess.PIPE, text=True))
         results = [
             (process.communicate(timeout=max(0.0, deadline - time.monotonic()))[1], process.returncode)
             for process in compilers
@@ -234,10 +242,10 @@ def _build(compiler: str, draft: Path) -> None:
                 process.wait()
     for errors, code in results:
         if code:
-            raise subprocess.CalledProcessError(code, compiler, stderr=errors)
+            raise subprocess.CalledProcessError(code, command, stderr=errors)
     library = draft / LIBRARY
     libraries = (f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10")
-    link = [compiler, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(library)]
+    link = [*command, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(library)]
     subprocess.run(link, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD)
     for file in objects:
         file.unlink()

@@ -79,7 +79,11 @@ def test_numbers_of_a_dataset_are_resolved(tmp_path: Path) -> None:
         ),
         ("a.tsv", "text\tlabel\nx\t \n", r"^data\.train=.*: text 1 has no label in column 'label'; leave"),
         ("a.csv", 'text,label\n"x\n', r"^data\.train: .*a\.csv:2: not CSV: unexpected end of data"),
-        ("a.txt", "x\n", r"^data\.train=.*a\.txt must be a \.tsv, \.csv, \.jsonl or \.tmx file, .* text, label$"),
+        (
+            "a.txt",
+            "x\n",
+            r"^data\.train=.*a\.txt must be a \.tsv, \.csv, \.jsonl or \.tmx file, .* text, label$",
+        ),
     ],
 )
 def test_what_is_no_labelled_text_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:

@@ -43,7 +43,7 @@ def test_the_kernels_are_code_for_every_processor(processor: str, tmp_path: Path
     compiler = tmp_path / "c++"
     compiler.write_text(f'#!/bin/sh\nexec {COMPILER} "$@" -march={processor} -O1 -Wno-psabi\n')
     compiler.chmod(0o755)
-    kernels._build(str(compiler), tmp_path)
+    kernels._build([str(compiler)], tmp_path)
     assert (tmp_path / kernels.LIBRARY).stat().st_size > 0
 
 
@@ -102,6 +102,18 @@ def test_the_library_is_built_once_and_found_again(
     assert capsys.readouterr().err == "building the kernels in C++, once; this takes half a minute\n"
     [library] = libraries()
     assert sorted(path.name for path in library.parent.iterdir()) == ["entry.json", "library.so"]
+
+
+@needs_a_compiler
+def test_a_compiler_may_be_called_by_another_program(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"env NAME=value {compiler}/c++")
+    assert problem() == ""
+    assert num_builds(compiler) == 1
+    (compiler / "with spaces").mkdir()
+    shutil.copy(compiler / "c++", compiler / "with spaces" / "c++")
+    monkeypatch.setenv("CXX", f"{compiler}/with spaces/c++")
+    assert problem() == ""
+    assert num_builds(compiler) == 2
 
 
 @needs_a_compiler
@@ -276,8 +288,8 @@ def test_a_process_that_waits_for_another_says_so(compiler: Path, capfd: pytest.
         ),
         (
             "CXX",
-            "ccache c++",
-            "they cannot be built or loaded: [Errno 2] No such file or directory: 'ccache c++'",
+            "/no/ccache c++",
+            "they cannot be built or loaded: [Errno 2] No such file or directory: '/no/ccache'",
         ),
         (
             "NMT_CACHE",
