@@ -138,13 +138,19 @@ def problem() -> str:
     try:
         torch.ops.load_library(str(_library(command)))
     except subprocess.CalledProcessError as error:
-        reasons = [line for line in error.stderr.splitlines() if "error" in line] or ["no reason given"]
-        return f"{name} failed with {reasons[0]}; they need g++ 11 or later, which CXX may name"
+        return f"{name} failed with {_reason(error.stderr)}; they need g++ 11 or later, which CXX may name"
     except subprocess.TimeoutExpired:
         return f"{name} was not done after {LONGEST_BUILD / 60:.0f} minutes"
     except OSError as error:
         return f"they cannot be built or loaded: {error}"
     return ""
+
+
+def _reason(errors: str) -> str:
+    """Return the line of what a compiler wrote that says why it failed."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    own = [line for line in lines if "error" in line and not line.startswith("collect2:")]
+    return next(iter([*own, *lines]), "no reason given")
 
 
 def compiler() -> list[str]:
@@ -189,12 +195,24 @@ def _library(command: list[str]) -> Path:
 def _origin(command: list[str]) -> list[object]:
     """Return all that the library depends on, the instructions of this processor included."""
     asking = [*command, "--version"]
-    version = subprocess.run(asking, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD).stdout
+    version = _run(asking)
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         processor = next((line for line in lines if line.startswith("flags")), "")
     sources = [(FOLDER / name).read_bytes() for name in (*itertools.chain(*UNITS.values()), *HEADERS)]
     torch_version = (torch.__version__, torch.version.git_version, torch.compiled_with_cxx11_abi())
     return [" ".join(command), version, FLAGS, platform.libc_ver(), torch_version, processor, sources]
+
+
+def _run(command: list[str]) -> str:
+    """Run a command, and return what it writes to standard output."""
+    return subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        timeout=LONGEST_BUILD,
+        encoding="utf-8",
+        errors="replace",
+    ).stdout
 
 
 def _require_private(path: Path) -> None:
@@ -230,7 +248,10 @@ def _build(command: list[str], draft: Path) -> None:
         for (first, *others), file in zip(UNITS.values(), objects, strict=True):
             before = [f"-include{FOLDER / name}" for name in others]
             unit = [*command, *FLAGS, "-fPIC", abi, headers, *before, "-c", str(FOLDER / first)]
-            compilers.append(subprocess.Popen([*unit, "-o", str(file)], stderr=subprocess.PIPE, text=True))
+            unit += ["-o", str(file)]
+            compilers.append(
+                subprocess.Popen(unit, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
+            )
         results = [
             (process.communicate(timeout=max(0.0, deadline - time.monotonic()))[1], process.returncode)
             for process in compilers
@@ -246,7 +267,9 @@ def _build(command: list[str], draft: Path) -> None:
     library = draft / LIBRARY
     libraries = (f"-L{torch_dir / 'lib'}", "-ltorch_cpu", "-lc10")
     link = [*command, "-shared", "-fopenmp", *map(str, objects), *libraries, "-o", str(library)]
-    subprocess.run(link, check=True, capture_output=True, text=True, timeout=LONGEST_BUILD)
+    _run(link)
+    if not library.is_file():
+        raise subprocess.CalledProcessError(0, command, stderr="an error of its own: it wrote no library")
     for file in objects:
         file.unlink()
     library.chmod(0o700)

@@ -320,6 +320,24 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(compiler: Path) -> N
     assert [path.name for path in kernels.folder().iterdir()] == [".lock"]
 
 
+@needs_a_compiler
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("printf '\\273x\\253: Fehler\\n' >&2; exit 1", "\ufffdx\ufffd: Fehler; they need"),
+        ("", "an error of its own: it wrote no library; they need"),
+        (
+            '[ "$1" = -shared ] || exit 0; echo "cannot find -lgomp" >&2; '
+            'echo "collect2: error: ld" >&2; exit 1',
+            "cannot find -lgomp; they need",
+        ),
+    ],
+)
+def test_the_reason_of_a_failed_build_is_that_of_the_compiler(script: str, told: str, compiler: Path) -> None:
+    (compiler / "c++").write_text(f"#!/bin/sh\nprintf 'g++ \\251\\n'\n{script}\n")
+    assert told in problem()
+
+
 def test_without_any_compiler_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
