@@ -18,7 +18,7 @@ from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
-from nmt.decoding.metrics import METRICS, SCORERS, names_of_metrics
+from nmt.decoding.metrics import SCORERS, misfits
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
@@ -350,14 +350,8 @@ def _misfits_of_adaptation(cfg: TrainConfig) -> Iterator[str]:
 
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
     best = cfg.trainer.best_metric
-    known = names_of_metrics(of_labels=cfg.task is Task.classification)
-    for name in cfg.metrics if cfg.task is not Task.language_model else ():
-        if name not in known:
-            of = "labels" if METRICS[name].of_labels else "translations"
-            yield (
-                f"metrics: {name} is a score of {of}, but task is {cfg.task.value}; choose among "
-                f"{', '.join(known)}"
-            )
+    if cfg.task is not Task.language_model:
+        yield from misfits(cfg.metrics, cfg.task.value, of_labels=cfg.task is Task.classification)
     if best == "loss":
         return
     if cfg.task is Task.language_model:

@@ -69,11 +69,11 @@ class LabelColumnsConfig(TableConfig):
         return field, f"{self.key_prefix}.{field}"
 
     def pairs_of(self, columns: Sequence[list[str]]) -> ParallelText:
-        """Return each text, or two with a TAB between, with its label; white space around labels is cut."""
+        """Return each text, or two with a TAB between, with its label, without white space around."""
         *texts, labels = columns
         plain = [[text.replace("\t", " ") for text in side] for side in texts]
         sources = ["\t".join(both) for both in zip(*plain, strict=True)]
-        return ParallelText(sources, [label.strip() for label in labels])
+        return ParallelText(sources, [label.replace("\t", " ").strip() for label in labels])
 
 
 @dataclass

@@ -193,6 +193,17 @@ def names_of_metrics(*, of_labels: bool) -> list[str]:
     return [name for name, metric in METRICS.items() if metric.of_labels is of_labels]
 
 
+def misfits(names: Sequence[str], task: str, *, of_labels: bool) -> list[str]:
+    """Return a sentence for each of `names` that does not score what `task` gives, labels or translations."""
+    known = names_of_metrics(of_labels=of_labels)
+    kinds = {name: "labels" if METRICS[name].of_labels else "translations" for name in names}
+    return [
+        f"metrics: {name} is a score of {kind}, but task is {task}; choose among {', '.join(known)}"
+        for name, kind in kinds.items()
+        if name not in known
+    ]
+
+
 def require_computable(names: Sequence[str], tgt_lang: str, scoring: ScoringConfig) -> None:
     """Raise `UserError` where a metric needs a package, a file or a program that is not there."""
     for name in names:

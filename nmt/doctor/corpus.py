@@ -204,6 +204,8 @@ class SplitReport:
     filtered: FilterReport | None
     """What training would drop without data.filters; None but for training pairs."""
     is_whole: bool
+    labels: dict[str, int]
+    """The labels of texts, each with the number of the first text that has it, from 1."""
     trial: FilterTrial = field(default_factory=FilterTrial)
     """What data.filters would drop of training pairs."""
 
@@ -225,6 +227,7 @@ class Examination:
         self.repeats = {kind: Repeats() for kind in ("pair", "source", "target", "plain")}
         self.ratios = np.zeros(2 * RATIO_STEPS * RATIO_DOUBLINGS + 1, np.int64)
         self.filtered = FilterReport(0)
+        self.labels = dict[str, int]()
         self.keys: list[list[Hashes]] = []
         self.read = 0
 
@@ -253,7 +256,10 @@ class Examination:
             other.add(keys, first, sides)
         self._repeats(src, tgt, rows, sides, keys)
         self._characters(src, tgt, first, sides)
-        if self.cfg.has_source:
+        if self.cfg.has_labels:  # a text and its label have nothing in common
+            for number, label in enumerate(text.tgt, start=first):
+                self.labels.setdefault(label, number)
+        elif self.cfg.has_source:
             self.alignment.add(src.chars, tgt.chars, first)
             self._pairs(src, tgt, first, sides)
 
@@ -363,6 +369,7 @@ class Examination:
             wrong_language=wrong,
             filtered=self.filtered if self.split is Split.train and self.cfg.has_source else None,
             is_whole=is_whole,
+            labels=self.labels,
         )
 
     def _languages(self, lines: list[int], text: ParallelText) -> tuple[list[Languages], list[Example]]:

@@ -8,17 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nmt.config.roots import RecipeConfig
+from nmt.data.label_set import named
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, Split
-from nmt.data.sources import has_split
+from nmt.data.sources import AlignmentData, has_split
 from nmt.data.swapped import are_swapped, way_out
-from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
 from nmt.doctor.corpus import FLAGS, LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of
 from nmt.doctor.findings import Example, Finding, Severity, visible_text
 from nmt.doctor.hashes import Group, Repetition
 from nmt.doctor.similar import SIMILAR
-from nmt.errors import UserError
+from nmt.errors import UserError, first_of
 
 LEAST_CORRELATION = 0.3
 """Correlation of lengths below which the sides are no translations of each other."""
@@ -150,20 +151,17 @@ KINDS = {
         "{name: regex, pattern: '://'}",
     ),
 }
-BETWEEN_SIDES = ("lopsided", "numbers", "open")
-"""Kinds that compare a source with its translation, and say nothing of a text and its label."""
 
 
 def judged(
-    data: DataConfig, reports: Sequence[SplitReport], unreadable: Sequence[Unreadable]
+    cfg: RecipeConfig, reports: Sequence[SplitReport], unreadable: Sequence[Unreadable]
 ) -> list[Finding]:
-    """Return all findings, the worst first; those of a severity in the order of the splits."""
+    """Return what is found in `cfg.data`, the worst first; of a severity in the order of the splits."""
     found = [
         Finding(Severity.breaks, one.name, "unreadable", f"cannot be read: {one.problem}")
         for one in unreadable
     ]
-    found += _missing(data)
-    found += _unscorable(data)
+    found += [*_missing(cfg.data), *_unscorable(cfg), *_labels(reports)]
     for report in reports:
         found += [*_swapped(report, reports), *_sides(report), *_languages(report), *_overlaps(report)]
         found += [*_repeats(report), *_kinds(report), *_size(report), *_filtered(report), *_trial(report)]
@@ -188,17 +186,48 @@ def _missing(data: DataConfig) -> Iterator[Finding]:
             yield Finding(Severity.note, split.value, "missing", text, f"set {data.key(split)}{other}")
 
 
-def _unscorable(data: DataConfig) -> Iterator[Finding]:
+def _unscorable(cfg: RecipeConfig) -> Iterator[Finding]:
+    if cfg.data.has_labels or not cfg.data.has_source:
+        return
     try:
-        require_computable(["bleu"], data.scored_language, ScoringConfig())
+        require_computable(cfg.metrics, cfg.data.scored_language, cfg.scoring)
     except UserError as error:
         yield Finding(
             Severity.costs,
             Split.validation.value,
             "metrics",
-            f"cannot be scored by the default metrics: {error}",
+            f"cannot be scored by metrics=[{','.join(cfg.metrics)}]: {error}",
             "a training asks for it before its first update; install it, or set metrics=[chrf]",
         )
+
+
+def _labels(reports: Sequence[SplitReport]) -> Iterator[Finding]:
+    """Yield what keeps a classifier from being trained: a single label, labels that no training text has."""
+    trained = [report for report in reports if report.split is Split.train and report.cfg.has_labels]
+    if not trained or not all(report.is_whole for report in trained):
+        return
+    known = sorted({label for report in trained for label in report.labels})
+    if len(known) < 2:
+        text = f"all texts have the same label, {known[0]!r}" if known else "no text has a label"
+        yield Finding(
+            Severity.breaks,
+            trained[0].name,
+            "labels",
+            text,
+            f"check {trained[0].cfg.key_prefix}.label_column",
+        )
+    for report in reports:
+        unknown = [label for label in report.labels if label not in known]
+        if report.split is not Split.train and unknown:
+            first = report.labels[unknown[0]]
+            yield Finding(
+                Severity.breaks,
+                report.name,
+                "labels",
+                f"the labels of {first_of(map(repr, unknown))} are those of no training text; text {first:,} "
+                f"has the first of them",
+                f"training texts have {named(known)}; leave other texts out, or name their labels so",
+            )
 
 
 def _sides(report: SplitReport) -> Iterator[Finding]:
@@ -317,11 +346,11 @@ def _overlaps(report: SplitReport) -> Iterator[Finding]:
 def _repeats(report: SplitReport) -> Iterator[Finding]:
     pairs, plain = report.repeats["pair"], report.repeats["plain"]
     total, training = report.pairs, report.split is Split.train
-    if pairs.repeated:
+    if pairs.repeated and not isinstance(report.cfg, AlignmentData):  # which are copies, as asked for
         yield _repetition(
             report, "duplicates", pairs, "are repetitions of a pair before them", "{name: duplicates}"
         )
-    if plain.variants:
+    if plain.variants and not isinstance(report.cfg, AlignmentData):
         groups = [group for group in plain.groups if group.variants > 1]
         yield _repetition(
             report,
@@ -383,8 +412,6 @@ def _repetition(report: SplitReport, kind: str, found: Repetition, text: str, ro
 
 def _kinds(report: SplitReport) -> Iterator[Finding]:
     for kind, row in KINDS.items():
-        if report.cfg.has_labels and kind in BETWEEN_SIDES:
-            continue
         if count := report.gallery.counts.get(kind, 0):
             names = _odd_characters(report, kind)
             yield Finding(

@@ -41,7 +41,7 @@ def run(trial: Composed) -> dict[str, Any]:
         name = f"{cfg.data.name} ({cfg.data.src}-{cfg.data.tgt})" if cfg.data.has_source else cfg.data.name
         title, facts = f"nmt doctor: {name}", list[Fact]()
         reports, unreadable = examined(cfg.data, set_configs(cfg.sets, cfg.data), cfg.doctor, tell)
-        findings = judged(cfg.data, reports, unreadable)
+        findings = judged(cfg, reports, unreadable)
     print(summary(title, findings, reports, facts))
     content = report_data(title, findings, reports, facts)
     if cfg.doctor.json is not None:

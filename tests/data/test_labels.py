@@ -57,6 +57,11 @@ def test_numbers_are_labels_in_json(tmp_path: Path) -> None:
     assert labels.stream(LabelsData(train=str(tmp_path / "a.jsonl")), Split.train).read().tgt == ["3", "true"]
 
 
+def test_a_label_is_one_field_of_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "label": " a\\tb\\n"}\n')
+    assert labels.stream(LabelsData(train=str(tmp_path / "a.jsonl")), Split.train).read().tgt == ["a b"]
+
+
 def test_numbers_of_a_dataset_are_resolved(tmp_path: Path) -> None:
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}

@@ -86,6 +86,10 @@ def test_a_classifier_learns_and_reports_by_label(trained: Path, capsys: Capture
     assert "accuracy 100.00  macro F1 100.00  micro F1 100.00" in printed
     assert "so so" in printed
     assert (trained / "hypotheses" / "test.label").read_text().split("\n")[:2] == ["neg", "pos"]
+    assert main(["evaluate", f"run={trained}", "metrics=[chrf]"]) == 2
+    assert "metrics: chrf is a score of translations, but task is classification" in capsys.readouterr().err
+    with pytest.raises(UserError, match="bleu is a score of translations"):
+        open_run(trained, runtime_cfg=CPU).evaluate(metrics=["accuracy", "bleu"])
 
 
 def test_a_classifier_is_exported_as_plain_weights(

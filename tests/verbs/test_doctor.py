@@ -15,6 +15,7 @@ import pytest
 from nmt.cli import main
 from nmt.doctor import corpus, language
 from nmt.doctor.page import TEMPLATE
+from nmt.errors import UserError
 
 HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -229,6 +230,55 @@ def test_labelled_texts_are_filtered_as_training_filters_them(
         "different targets",
     ):
         assert words not in shown
+
+
+def test_lengths_of_labels_say_nothing_and_labels_that_cannot_be_learnt_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def labelled(name: str, labels: list[str]) -> str:
+        texts = [src for src, _ in sentences(len(labels), len(labels))]
+        rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return f"data.{name}={path}"
+
+    labels = ["yes", "by no means at all"] * 150  # lengths that have nothing to do with those of the texts
+    task = ["task=classification", "data=labels", "doctor.sample=0"]
+    found = [labelled("train", labels), labelled("validation", ["yes", "by no means at all"])]
+    report = examined(tmp_path, [*task, *found, "data.scored_split=validation"])
+    (train,) = [one for one in report["splits"] if one["name"] == "train"]
+    assert (train["correlation"], train["ratios"]) == (None, None)
+    labelled("validation", ["yes", "no", "perhaps"])
+    examined(tmp_path, [*task, *found, "data.scored_split=validation"], code=2)
+    told = "the labels of 'no', 'perhaps' are those of no training text; text 2 has the first of them"
+    assert told in " ".join(capsys.readouterr().err.split())
+    labelled("train", ["yes"] * 30)
+    examined(tmp_path, [*task, *found, "data.scored_split=validation"], code=2)
+    assert "train: all texts have the same label, 'yes'" in capsys.readouterr().err
+
+
+def test_copies_that_are_made_are_no_duplicates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, train=sentences(300), validation=sentences(20, seed=1))
+    corpus = f"data.corpus={{train: {tmp_path / 'train'}, validation: {tmp_path / 'validation'}}}"
+    examined(tmp_path, ["task=classification", "data=alignment", corpus, "doctor.sample=0"])
+    assert "repetitions of a pair" not in capsys.readouterr().out
+
+
+def test_metrics_that_are_not_asked_for_need_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(name: str, *_: object) -> None:
+        raise UserError(f"{name} needs MeCab")
+
+    monkeypatch.setattr("nmt.extras.require", lacking)
+    files = written(tmp_path, train=sentences(5), validation=sentences(5, seed=1))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.de").rename(tmp_path / f"{split}.ja")
+    command = [*files, "data.tgt=ja", "data.scored_split=validation", "doctor.sample=0"]
+    examined(tmp_path, command)
+    assert "cannot be scored by metrics=[bleu,chrf]" in " ".join(capsys.readouterr().out.split())
+    examined(tmp_path, [*command, "metrics=[chrf]"])
+    assert "cannot be scored" not in capsys.readouterr().out
 
 
 def test_what_is_nearly_equal_is_what_filters_drop(tmp_path: Path) -> None:
