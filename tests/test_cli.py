@@ -446,6 +446,10 @@ def test_a_word_without_a_key_gets_the_one_it_is_likely_to_mean(
             "'model=transformer_base': nmt evaluate takes the model of its run; it can choose data, decoding",
         ),
         (
+            "runs decoding=greedy",
+            "'decoding=greedy': nmt runs does not choose decoding; its keys are in its --help",
+        ),
+        (
             "attention run=outputs/mine views=[blue]",
             "views[0] must be one of page, images, soft, hard, but is 'blue'",
         ),

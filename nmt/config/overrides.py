@@ -297,10 +297,10 @@ def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> No
     if part in VARIANTS and field == VARIANTS[part][0]:
         offered = f"; {part} can be {', '.join(choices(verb, part, flags))}" if part in verb.groups else ""
         raise UserError(f"{key} cannot be set by itself: it follows from {part}=...{offered}")
-    if verb.opens_run and key not in verb.groups and (config_dir() / key).is_dir():
-        raise UserError(
-            f"{line!r}: nmt {verb.name} takes the {key} of its run; it can choose {', '.join(verb.groups)}"
-        )
+    if key not in verb.groups and (config_dir() / key).is_dir():
+        what = f"takes the {key} of its run" if verb.run_key else f"does not choose {key}"
+        known = f"it can choose {', '.join(verb.groups)}" if verb.groups else "its keys are in its --help"
+        raise UserError(f"{line!r}: nmt {verb.name} {what}; {known}")
 
 
 def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

@@ -97,6 +97,11 @@ class SlurmConfig:
         at_least(self, "sweep.slurm", 1, "minutes", "cpus", "save_seconds")
         at_least(self, "sweep.slurm", 0, "gpus")
         positive(self, "sweep.slurm", "memory_gb", "poll_seconds")
+        if self.save_seconds >= 60 * self.minutes:
+            raise UserError(
+                f"sweep.slurm.save_seconds={self.save_seconds} must be less than the {60 * self.minutes} "
+                f"seconds of sweep.slurm.minutes={self.minutes}; raise minutes, or ask to save later"
+            )
 
 
 @dataclass

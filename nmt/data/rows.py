@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
@@ -69,5 +70,15 @@ def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[s
         values: dict[Any, Any] = {**defaults, **given}
         typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
     except ValidationError as error:
-        raise UserError(f"{key}.{error.key} cannot be {given.get(str(error.key))!r}") from error
+        own = str(error.key)
+        raise UserError(f"{key}.{own} {_refused(get_type_hints(cls).get(own), given.get(own))}") from error
     return cls(**typed, key_prefix=key)
+
+
+def _refused(hint: object, value: object) -> str:
+    """Return that a value cannot be, and where it is one of a few what it can be."""
+    kinds = [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Enum)]
+    if not kinds:
+        return f"cannot be {value!r}"
+    choices = [member.name for kind in kinds for member in kind]
+    return f"must be one of {', '.join(choices)}, but is {value!r}{suggest(str(value), choices)}"

@@ -555,14 +555,6 @@ def test_a_run_does_not_go_on_as_another_one() -> None:
     ]
 
 
-def test_a_best_metric_that_follows_metrics_is_told_so() -> None:
-    old, new = config("metrics=[bleu,chrf]"), config("metrics=[chrf,bleu]")
-    with pytest.raises(UserError, match=r"trainer\.best_metric: bleu -> chrf \(of metrics, unless it"):
-        refuse_difference(old, new, Path("runs/a"))
-    named = config("metrics=[chrf,bleu]", "trainer.best_metric=bleu")
-    assert len(refuse_difference(old, named, Path("runs/a"))) == 1
-
-
 def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
     old = config("schedule=cosine", "trainer.max_steps=1000")
     new = dataclasses.replace(old, trainer=dataclasses.replace(old.trainer, max_steps=2000))
@@ -598,7 +590,12 @@ def test_other_metrics_may_not_change_how_the_best_checkpoint_is_chosen() -> Non
     assert refuse_difference(config(), config("metrics=[bleu,ter]"), Path("runs/a"))
     with pytest.raises(UserError) as error:
         refuse_difference(config(), config("metrics=[chrf,bleu]"), Path("runs/a"))
-    assert str(error.value).splitlines()[1] == ("  trainer.best_metric: bleu -> chrf")
+    assert str(error.value).splitlines()[1] == (
+        "  trainer.best_metric: bleu -> chrf (of metrics, unless it is set: the first of them whose higher "
+        "values are better)"
+    )
+    with pytest.raises(UserError, match=r"bleu -> loss\n"):
+        refuse_difference(config(), config("metrics=[chrf,bleu]", "trainer.best_metric=loss"), Path("runs/a"))
     old, new = (config("trainer.best_metric=bleu", f"metrics={m}") for m in ("[bleu]", "[chrf,bleu]"))
     assert refuse_difference(old, new, Path("runs/a"))
     assert fingerprint(config("metrics=[chrf]")) != fingerprint(config())

@@ -132,6 +132,10 @@ def test_filters_of_a_mixture_and_of_one_corpus_see_no_tags(tmp_path: Path) -> N
         ({"name": "lenght"}, r"data.filters\[0\].name must be one of length, .* but is 'lenght'"),
         ({"name": ["length"]}, r"data.filters\[0\].name must be one of length, .* but is \['length'\]"),
         ({"name": "length"}, r"data.filters\[0\]: set min or max, else the filter drops nothing"),
+        (
+            {"name": "length", "unit": "char"},
+            r"data.filters\[0\].unit must be one of characters, words, but is 'char'",
+        ),
         ({"name": "ratio", "max": 0.5}, r"data.filters\[0\].max must be at least 1, but is 0.5"),
         ({"name": "ratio", "most": 5}, r"unknown key data.filters\[0\].most"),
         ({"name": "regex", "pattern": "("}, r"data.filters\[0\].pattern=\( is no regular expression"),

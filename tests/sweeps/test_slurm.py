@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import report
+from nmt.config.sweeps import SlurmConfig
 from nmt.config.trials import plan
 from nmt.errors import Interrupted, UserError
 from nmt.sweeps.drive import sweep
@@ -80,6 +81,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nmt.sweeps.slurm.FILE_SECONDS", 0.0)
     return fake
+
+
+def test_a_job_that_would_be_asked_to_save_before_it_begins_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"save_seconds=90 must be less than the 60 seconds of sweep\.slurm\.min"
+    ):
+        SlurmConfig(minutes=1)
 
 
 def test_what_is_asked_of_slurm(slurm: Path, tmp_path: Path) -> None:
