@@ -197,7 +197,7 @@ class FileConfig(TargetConfig):
     input: str | None = None
     """File to read, plain or compressed; null: standard input."""
     output: str | None = None
-    """File to write, compressed if it ends in .gz; null: standard output."""
+    """File to write, compressed if it ends in .gz, .bz2, .xz or .zst; null: standard output."""
     workers: int = 0
     """Processes that share the work on a file; 0: one per GPU, or one per CPU core."""
     worker_minutes: float = 120.0

@@ -6,12 +6,13 @@ Knows bytes; knows no lines. A kind is one row of `COMPRESSIONS`.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -32,6 +33,8 @@ class Compression(NamedTuple):
     """What files of the kind, and no text, begin with."""
     opener: Callable[[BinaryIO], object]
     """Returns the stream of the uncompressed bytes."""
+    writer: Callable[[BinaryIO], object]
+    """Returns a stream that compresses what it is given into a file, the same bytes at any time."""
 
 
 def _open_zst(file: BinaryIO) -> object:
@@ -41,16 +44,33 @@ def _open_zst(file: BinaryIO) -> object:
     return opened
 
 
+def _xz_writer(file: BinaryIO) -> object:
+    return lzma.LZMAFile(file, "wb")
+
+
+def _zst_writer(file: BinaryIO) -> object:
+    made: object = import_module(extras.ZSTANDARD).ZstdFile(file, mode="wb")
+    return made
+
+
 def require_zstandard(path: object) -> None:
     """Raise `UserError` unless the library that reads the file `path` is there."""
     extras.require("zst", f"{path} is compressed by Zstandard (or decompress it: zstd -d), which")
 
 
 COMPRESSIONS = (
-    Compression("gzip", ".gz", re.compile(rb"\x1f\x8b"), lambda file: gzip.GzipFile(fileobj=file)),
-    Compression("bzip2", ".bz2", re.compile(rb"BZh[1-9]1AY&SY"), bz2.BZ2File),
-    Compression("xz", ".xz", re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
-    Compression("zstd", ".zst", re.compile(rb"\x28\xb5\x2f\xfd"), _open_zst),
+    Compression(
+        "gzip",
+        ".gz",
+        re.compile(rb"\x1f\x8b"),
+        lambda file: gzip.GzipFile(fileobj=file),
+        lambda file: gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0),
+    ),
+    Compression(
+        "bzip2", ".bz2", re.compile(rb"BZh[1-9]1AY&SY"), bz2.BZ2File, lambda file: bz2.BZ2File(file, "wb")
+    ),
+    Compression("xz", ".xz", re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile, _xz_writer),
+    Compression("zstd", ".zst", re.compile(rb"\x28\xb5\x2f\xfd"), _open_zst, _zst_writer),
 )
 
 
@@ -82,6 +102,17 @@ def uncompressed(file: BinaryIO, path: Path, key: str) -> BinaryIO:
             f"remove {path.suffix} from its name"
         )
     return cast(BinaryIO, kind.opener(file)) if kind else file
+
+
+@contextlib.contextmanager
+def compressing(file: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+    """Yield the stream that compresses into an open file, as the name `path` says, or the file itself."""
+    kind = next((kind for kind in COMPRESSIONS if kind.suffix == path.suffix), None)
+    if kind is None:
+        yield file
+        return
+    with cast(BinaryIO, kind.writer(file)) as target:
+        yield target
 
 
 def damages() -> tuple[type[Exception], ...]:

@@ -122,7 +122,7 @@ class TaggedLine:
         """The line without tags, entities decoded; and the tags in their order."""
         self.units = units(self.text)
         if self.tags or self.spelt:
-            bare = ENTITY.sub("", TAG.sub("", line))
+            bare = ENTITY.sub(_if_unknown, TAG.sub("", line))
             for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
                 if character not in bare:
                     self.spelt.setdefault(character, entity)
@@ -178,6 +178,11 @@ def _shares(surfaces: Sequence[str], line: str) -> Weights:
     return np.asarray(np.maximum(np.minimum(ends[1:, None], bounds[None, :, 1]) - low, 0.0))
 
 
+def _if_unknown(entity: re.Match[str]) -> str:
+    """Return an entity that is not known, which stays as it is, and nothing for others."""
+    return entity[0] if html.unescape(entity[0]) == entity[0] else ""
+
+
 # Taking tags out
 
 
@@ -185,19 +190,27 @@ def _stripped(line: str, spelt: dict[str, str]) -> tuple[str, list[Tag]]:
     """Return the plain text and the tags of a line; write its entities to `spelt`."""
     text, tags, last = "", list[Tag](), 0
     matches = list(TAG.finditer(line))
-    for number, match in enumerate(matches):
+    found = [_tag(match) for match in matches]
+    for number, (match, tag) in enumerate(zip(matches, found, strict=True)):
         text = _joined(text, _decoded(line[last : match.start()], spelt), tags)
-        tag = _tag(match)
         before, after = line[: match.start()][-1:], line[match.end() : match.end() + 1]
         tag.offset, tag.spaces = len(text), (before.isspace(), after.isspace())
         tag.joins = is_in_word(before), is_in_word(after)
-        follows = bool(after) and (number + 1 == len(matches) or matches[number + 1].start() > match.end())
-        if tag.breaks and is_in_word(text[-1:]) and follows and not after.isspace():
+        following = _behind(matches, number)
+        end = matches[number + following].end()
+        is_last = not any(other.breaks for other in found[number + 1 : number + 1 + following])
+        if tag.breaks and is_last and is_in_word(text[-1:]) and line[end : end + 1].strip():
             text += " "
         tags.append(tag)
         last = match.end()
     text = _joined(text, _decoded(line[last:], spelt), tags)
     return (text.rstrip(), tags) if tags else (text, tags)
+
+
+def _behind(matches: Sequence[re.Match[str]], number: int) -> int:
+    """Return how many tags follow a tag without anything between them."""
+    pairs = itertools.pairwise(matches[number:])
+    return sum(1 for _ in itertools.takewhile(lambda both: both[0].end() == both[1].start(), pairs))
 
 
 def _joined(text: str, more: str, tags: Sequence[Tag]) -> str:

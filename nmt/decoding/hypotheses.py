@@ -71,7 +71,7 @@ def length_limits(
     lengths: list[int] = src_mask.sum(1).tolist()
     limits = [int(cfg.max_length_ratio * length) + cfg.max_length_offset for length in lengths]
     if cfg.has_minimum:
-        limits = list(map(max, limits, (1 + least for least in fewest_tokens(lengths, cfg))))
+        limits = list(map(max, limits, (1 + least for least in fewest_tokens(lengths, cfg, wishes))))
     if wishes is not None:
         demands = [wish.num_asked for wish in wishes]
         demands = [demand + cfg.max_length_offset + 1 if demand else 0 for demand in demands]
@@ -81,6 +81,15 @@ def length_limits(
     return torch.tensor([max(limit, 1) for limit in limits], device=src_mask.device)
 
 
-def fewest_tokens(lengths: Sequence[int], cfg: DecodingConfig) -> list[int]:
-    """Return the fewest target tokens, EOS not counted, for sources of `lengths` tokens, EOS included."""
-    return [int(cfg.min_length_ratio * length) + cfg.min_length for length in lengths]
+def fewest_tokens(
+    lengths: Sequence[int], cfg: DecodingConfig, wishes: Sequence[Wish] | None = None
+) -> list[int]:
+    """Return the fewest target tokens, EOS not counted, for sources of `lengths` tokens, EOS included.
+
+    Those that a wish gives, as the tag of a language, come on top.
+    """
+    given = [wish.num_given for wish in wishes] if wishes else [0] * len(lengths)
+    return [
+        int(cfg.min_length_ratio * length) + cfg.min_length + extra
+        for length, extra in zip(lengths, given, strict=True)
+    ]

@@ -13,6 +13,7 @@ import functools
 import heapq
 import json
 import re
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -144,10 +145,11 @@ class Glossary:
     """Terms of the source and their translations; `a|b` are two translations of which one is due."""
 
     def __init__(self, terms: Mapping[str, str]):
-        self.terms = dict(terms)
-        self._plain = {term: targets for term, targets in terms.items() if term == term.lower()}
-        longest_first = sorted(terms, key=len, reverse=True)
-        patterns = [f"(?i:{_whole(term)})" if term in self._plain else _whole(term) for term in longest_first]
+        self.terms = {_plain_term(term): targets for term, targets in terms.items()}
+        self._plain = {term: targets for term, targets in self.terms.items() if term == term.lower()}
+        longest_first = sorted(self.terms, key=len, reverse=True)
+        forms = {term: _in_any_form(term) for term in longest_first}
+        patterns = [f"(?i:{form})" if term in self._plain else form for term, form in forms.items()]
         any_of = f"(?:{'|'.join(patterns)})" if patterns else "(?!)"
         self._found = re.compile(f"{any_of}(?! ?\\0)")
 
@@ -161,6 +163,7 @@ class Glossary:
         terms = dict[str, str]()
         for number, line in enumerate(read_lines(path, "glossary"), start=1):
             source, *targets = (part.strip() for part in line.split("\t"))
+            source = _plain_term(source)
             if not source and not any(targets):
                 continue
             if not source or len(targets) != 1 or not variants(targets[0]):
@@ -179,7 +182,8 @@ class Glossary:
         """
         found = []
         for match in self._found.finditer(_without_marked(src)):
-            targets = self.terms.get(match[0]) or self._plain.get(match[0].lower())
+            term = _plain_term(match[0])
+            targets = self.terms.get(term) or self._plain.get(term.lower())
             if targets:
                 found.append(Span(match.start(), match.end(), targets))
         return found
@@ -208,6 +212,18 @@ def _without_marked(src: str) -> str:
     """Return a source of the same length in which offered translations and their marks are NULs."""
     opening, closing = map(re.escape, TERM_MARKS)
     return re.sub(f"{opening}.*?{closing}", lambda found: "\0" * len(found[0]), src)
+
+
+def _plain_term(term: str) -> str:
+    """Return a term with composed characters and single spaces, as it may be written in another way."""
+    return " ".join(unicodedata.normalize("NFC", term).split())
+
+
+def _in_any_form(term: str) -> str:
+    """Return the pattern of a term whose characters may be composed or not, with any spaces between words."""
+    forms = dict.fromkeys(unicodedata.normalize(form, term) for form in ("NFC", "NFD"))
+    patterns = [r"\s+".join(map(_whole, form.split())) for form in forms]
+    return f"(?:{'|'.join(patterns)})"
 
 
 def _whole(phrase: str) -> str:
@@ -289,6 +305,7 @@ class Wishes:
 
         A phrase that begins with a sign, such as "!", is spelt with a space in front and without.
         """
+        phrase = phrase.strip()  # which is text to some tokenizers
         text = self._as_pieces(phrase)
         joined = [] if _begins_a_word(phrase) else self.spellings.of(text.removeprefix(SPACE), 1)
         spellings = [*map(self._turned, joined)]
@@ -298,6 +315,7 @@ class Wishes:
 
     def _all_spellings(self, phrase: str) -> Iterator[list[int]]:
         """Yield the ids of all spellings of a phrase, with a space in front and without."""
+        phrase = phrase.strip()
         text, is_word = self._as_pieces(phrase), _begins_a_word(phrase)
         joined = text.removeprefix(SPACE)
         if not joined:
@@ -327,8 +345,9 @@ class Wishes:
                 "the run predicts from right to left, from the last word to the first, so that no beginning "
                 "of its translations can be given; leave out the prefix, or use a run from left to right"
             )
+        is_finished, prefix = prefix[-1].isspace(), prefix.strip()
         ids, texts = self._ids(prefix), self._spelt(prefix)
-        if prefix[-1].isspace():
+        if is_finished:
             return ids, self.spellings.ways(SPACE) or []
         words = [place for place, text in enumerate(texts) if text.startswith(SPACE)]
         first = max([len(ids) - MOST_HEALED, *words[-1:]])

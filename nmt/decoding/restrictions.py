@@ -37,7 +37,7 @@ class Restrictions:
         self.cfg, device = cfg, src_mask.device
         self.fewest: Tensor | None = None  # (B,)
         if cfg.has_minimum:
-            self.fewest = torch.tensor(fewest_tokens(src_mask.sum(1).tolist(), cfg), device=device)
+            self.fewest = torch.tensor(fewest_tokens(src_mask.sum(1).tolist(), cfg, wishes), device=device)
         self.avoided = _in_table([wish.avoid for wish in wishes], device)  # (B, A, L)
         asking = next((wish for wish in wishes if wish.avoid), Wish())
         self.word_ends = table_of(asking.word_ends, device)

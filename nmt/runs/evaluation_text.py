@@ -41,10 +41,10 @@ def require_trusted(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
     """Raise `UserError` if the pairs of `split` are where only the config of the run says."""
     all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
     if unnamed := data.origins & {place for one in all_own for place in one.origins}:
-        place = data.place(split)
+        places = [part.place(split) for part in data.parts(split).values()]
+        place = next((place for place in places if place in unnamed), min(unnamed))
         raise UserError(
-            f"{run.path} has no copy of these {split.value} pairs; its config names "
-            f"{place if place in unnamed else min(unnamed)}, which is "
+            f"{run.path} has no copy of these {split.value} pairs; its config names {place}, which is "
             "not read or downloaded only because a run says so: add read_corpus=true if you trust the run, "
             f"or name a corpus with data={data.name} and its keys"
         )

@@ -113,10 +113,10 @@ def sampled_lines(
 
 def _require_free(cfg: SamplingConfig) -> None:
     """Raise `UserError` for rules that translations alone can follow."""
-    if cfg.has_minimum or cfg.avoid or cfg.narrowed_by:
+    if cfg.has_minimum or cfg.avoid or cfg.narrowed_by or cfg.n_best > 1:
         raise UserError(
-            "decoding.min_length, min_length_ratio, avoid, shortlist and allowed are for translations; leave "
-            "them out to continue a text"
+            "decoding.min_length, min_length_ratio, avoid, shortlist, allowed and n_best are for "
+            "translations; leave them out to continue a text (nmt generate lines=N samples several)"
         )
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import functools
-import gzip
 import hashlib
 import itertools
 import multiprocessing
@@ -36,7 +35,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -44,8 +43,10 @@ from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.progress import Task as LineTask
 from rich.text import Text
 
+from nmt import extras
 from nmt.config.roots import FileConfig
 from nmt.containment import require_contained
+from nmt.data.compression import compressing
 from nmt.data.lines import decoded, read_lines, require_file
 from nmt.data.pairs import stamp_of_files
 from nmt.decoding.translate import LINES_AT_ONCE
@@ -360,7 +361,7 @@ class Job:
         """Join the parts to the output, and remove them; raise `UserError` if one is damaged."""
         self._require_unchanged()
         draft = self.folder / "output"
-        with written_atomically(draft) as file, _compressed(file, self.output) as target:
+        with written_atomically(draft) as file, compressing(file, self.output) as target:
             for part in self.parts:
                 answers = read_part(part)
                 if answers is None:
@@ -410,16 +411,6 @@ def read_part(part: Path) -> bytes | None:
     return answers if digest == hashlib.sha256(answers).hexdigest().encode() else None
 
 
-@contextmanager
-def _compressed(file: BinaryIO, output: Path) -> Iterator[BinaryIO]:
-    """Yield `file`, or for an output that ends in .gz a file that compresses into it, reproducibly."""
-    if output.suffix != ".gz":
-        yield file
-        return
-    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as target:
-        yield cast(BinaryIO, target)
-
-
 def require_files(source: Path, output: Path) -> None:
     """Raise `UserError` for an input that cannot be read, or an output that cannot be written."""
     if output.is_dir():
@@ -429,6 +420,8 @@ def require_files(source: Path, output: Path) -> None:
     if output.exists() and source.exists() and output.samefile(source):
         raise UserError(f"output: {output} is the input; {OTHER_OUTPUT}")
     _require_free(output)
+    if output.suffix == ".zst":
+        extras.require("zst", f"output: {output} is to be compressed by Zstandard, which")
     if source.exists() and not (source.is_file() or source.is_dir()):
         raise UserError(f"input: {source} is no regular file; leave out input and output to read a stream")
     require_file(source, "input")

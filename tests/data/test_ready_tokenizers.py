@@ -19,6 +19,7 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import SPECIAL_SPELLINGS, TagSide, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import ready_remarks
+from nmt.decoding.requests import Request, Wishes
 from nmt.errors import UserError
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra `tokenizers` is not installed")
@@ -282,3 +283,15 @@ def test_a_file_without_our_ids_is_no_model_of_a_run(folder: Path) -> None:
 def test_a_home_directory_that_nobody_has_is_a_missing_file() -> None:
     with pytest.raises(UserError, match=r"^tokenizer\.path=~no-such-user/a\.json cannot be read: No"):
         ready_models(TokenizerConfig(path="~no-such-user/a.json"))
+
+
+def test_white_space_around_what_is_asked_for_is_no_text(folder: Path) -> None:
+    """A byte-level tokenizer has a token for a space at the end."""
+    made = ready(folder / "byte_level.json")
+    wishes, (ids,) = Wishes(made), made.encode_tgt(["Ein Hund"])
+    finished = wishes.of(Request("", "Ein Hund "))
+    assert finished.prefix == ids[:-1]
+    assert len(finished.rest) == 1
+    for key in ("must", "avoid"):
+        spaced, plain = (wishes.of(Request("", **{key: [text]})) for text in (" Hund ", "Hund"))  # type: ignore[arg-type]
+        assert getattr(spaced, key) == getattr(plain, key) != []

@@ -191,7 +191,7 @@ def test_a_language_model_and_an_export_refuse_it(
     key = f"decoding.allowed={tmp_path / 'letters.txt'}"
     lm = untrained(tmp_path / "lm", "task=language_model", model=GPT)
     assert main(["generate", f"run={lm}", key]) == 2
-    assert "allowed are for translations; leave them out to continue a text" in capsys.readouterr().err
+    assert "allowed and n_best are for translations; leave them out to continue" in capsys.readouterr().err
     assert main(["export", f"run={run.path}", "format=safetensors", f"output={tmp_path / 'x'}", key]) == 2
     assert "has no place in an exported model" in capsys.readouterr().err
     assert main(["train", "task=language_model", "model=gpt", "data=toy", "tokenizer=char", key]) == 2

@@ -152,6 +152,15 @@ def test_a_text_starts_behind_the_tokens_that_are_given() -> None:
     assert any(A in h.ids for h in hypotheses)
 
 
+def test_a_token_that_is_given_is_none_of_the_fewest() -> None:
+    model = TableModel(vocab_size=7, eos_bias=5.0)
+    src, src_mask = sentences(1, longest=4, vocab_size=7)
+    cfg = replace(WIDE, min_length=3, max_length_ratio=0.0, max_length_offset=0)
+    for wish, length in ((Wish(), 3), (Wish(prefix=[C], num_given=1), 4)):
+        ((best, *_),) = search(model, src, src_mask, cfg, [wish])
+        assert len(best.ids) == length
+
+
 def test_a_repeated_token_counts_the_penalty_times() -> None:
     model = TableModel(vocab_size=7)
     src, src_mask = sentences(2, longest=4, vocab_size=7)

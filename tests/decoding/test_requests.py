@@ -259,6 +259,22 @@ def test_a_term_in_small_letters_is_found_in_any_case_and_one_with_capitals_as_i
     ]
 
 
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [
+        ("cafe\u0301", "the café."),
+        ("café", "the Cafe\u0301."),
+        ("ice cream", "no ice\u00a0cream"),
+        ("ice  cream", "no ICE   cream"),
+        ("Ice\u00a0Cream", "no Ice Cream"),
+    ],
+)
+def test_a_term_is_found_however_its_characters_and_spaces_are_written(term: str, text: str) -> None:
+    (span,) = Glossary({term: "x"}).spans(text)
+    assert text[: span.start] in ("the ", "no ")
+    assert text[span.end :] in (".", "")
+
+
 def test_terms_are_offered_in_the_source_enforced_or_both() -> None:
     glossary, asked = Glossary({"dog": "Hund|Köter"}), Request("a Dog, a cat", terms={"cat": "Katze"})
     offered = glossary.applied(asked, GlossaryUse.annotate)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,12 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt.cli import main
+from nmt.data.pairs import Split
+from nmt.data.sources import MixtureData
+from nmt.errors import UserError
 from nmt.files import digest_of_lines, write_lines, written_lines
+from nmt.runs.directory import RunDirectory
+from nmt.runs.evaluation_text import require_trusted
 
 TOY = [
     *("experiment=none", "data=toy", "tokenizer=word", "model=transformer_tiny", "model.d_model=16"),
@@ -188,3 +195,17 @@ def test_references_must_have_as_many_lines_as_the_source(
     assert main(["train", f"run={tmp_path / 'run'}", *TOY, entry]) == 2
     assert "sets.dev.test: " in (shown := capsys.readouterr().err)
     assert "dev.fr2 has 1" in shown
+
+
+def test_the_corpus_that_is_not_read_is_that_of_the_split() -> None:
+    corpora = {
+        "one": {"train": "r/one", "validation": "r/one.dev", "test": "r/a.test"},
+        "two": {"train": "r/two", "validation": "r/two.dev"},
+    }
+    own = MixtureData(corpora=corpora)
+    asked = dataclasses.replace(own, scored=["two"], scored_split=Split.validation)
+    cfg: Any = SimpleNamespace(data=own, sets={})
+    with pytest.raises(
+        UserError, match=r"no copy of these validation pairs; its config names r/two\.dev, which"
+    ):
+        require_trusted(RunDirectory(Path("r")), cfg, asked, Split.validation)

@@ -24,17 +24,27 @@ from rich.console import Console
 from nmt.cli import main
 from nmt.config.roots import TranslateConfig
 from nmt.data import lines
-from nmt.data.lines import decoded
+from nmt.data.compression import COMPRESSIONS, compression_of
+from nmt.data.lines import decoded, read_lines
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
+from nmt.extras import EXTRAS
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import file_job
-from nmt.verbs.file_job import Job, LineCounter, answer, answer_file, worker_settings, write_part
+from nmt.verbs.file_job import (
+    Job,
+    LineCounter,
+    answer,
+    answer_file,
+    require_files,
+    worker_settings,
+    write_part,
+)
 from nmt.verbs.translate import TRANSLATION, output_lines
 from tests.runs.untrained import untrained
 
@@ -503,12 +513,29 @@ def test_a_job_goes_on_from_its_parts(job: Job) -> None:
     assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
 
 
-def test_a_compressed_output_holds_the_same(job: Job) -> None:
-    job.output = job.output.with_name("out.gz")
+@pytest.mark.parametrize("suffix", [kind.suffix for kind in COMPRESSIONS])
+def test_a_compressed_output_holds_the_same(job: Job, suffix: str) -> None:
+    if suffix == ".zst" and not EXTRAS["zst"].is_there:
+        pytest.skip("the extra `zst` is not installed")
+    job.output = job.output.with_name(f"out{suffix}")
     with job.opened(FACTS):
         save(job, 0, 1, 2)
         job.finish()
-    assert gzip.decompress(job.output.read_bytes()) == "A\n\nB\nC\nD\nÄ\nE\n".encode()
+    compressed = job.output.read_bytes()
+    assert compression_of(compressed) is not None
+    assert "".join(f"{line}\n" for line in read_lines(job.output, "output")) == "A\n\nB\nC\nD\nÄ\nE\n"
+
+
+def test_an_output_that_cannot_be_compressed_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(name: str, what: str) -> None:
+        raise UserError(f"{what} needs {name}")
+
+    monkeypatch.setattr("nmt.extras.require", lacking)
+    (tmp_path / "in").write_text("a\n")
+    with pytest.raises(UserError, match=r"out\.zst is to be compressed by Zstandard, which needs zst"):
+        require_files(tmp_path / "in", tmp_path / "out.zst")
 
 
 @pytest.mark.parametrize("damage", [b"", b"0" * 64 + b"\nE", b"nonsense"])
