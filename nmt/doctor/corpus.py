@@ -151,7 +151,7 @@ class _Wanted:
                 for row in rows[: self._most - len(self._examples)].tolist():
                     line = int(np.flatnonzero(self._lines[kind] == found[row])[0]) + 1
                     src, tgt = (visible_text(side[row]) for side in sides)
-                    self._examples.append(Example(first + row, src, tgt, f"line {line:,} of {self.name}"))
+                    self._examples.append(Example(first + row, src, tgt, f"pair {line:,} of {self.name}"))
 
     def overlap(self) -> Overlap:
         """Return what has been met in another split, and forget it."""
@@ -344,7 +344,7 @@ class Examination:
                 lines[row],
                 visible_text(text.src[row]),
                 visible_text(text.tgt[row]),
-                f"{share:.0%} as line {lines[other]:,}: {visible_text(text.tgt[other], 80)}",
+                f"{share:.0%} as pair {lines[other]:,}: {visible_text(text.tgt[other], 80)}",
             )
             for row, other, share in similar[: self.options.examples]
         ]

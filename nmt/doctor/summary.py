@@ -48,7 +48,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
 
 
 def _example(example: Example) -> Iterator[str]:
-    head = f"       line {example.line:,}" + (f", {example.note}" if example.note else "")
+    head = f"       pair {example.line:,}" + (f", {example.note}" if example.note else "")
     yield head if len(head) <= WIDTH else f"{head[: WIDTH - 1]}…"
     for text in (example.src, example.tgt):
         room = WIDTH - 11

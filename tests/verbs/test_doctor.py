@@ -108,8 +108,8 @@ def test_every_fault_is_counted_and_told(
     assert train["dropped_by_the_filter"] == {"empty": 1, "too long": 0, "uneven": 2}
     out = capsys.readouterr().out
     assert "train: 2 (0.64%) pairs are repetitions of a pair before them" in out
-    assert "line 301, 3 times" not in out
-    assert "line 1, 3 times" in out
+    assert "pair 301, 3 times" not in out
+    assert "pair 1, 3 times" in out
     assert "zero<U+200B>width" in out
     assert "\x07" not in out
     assert max(map(len, out.splitlines()[:-1])) <= 80
