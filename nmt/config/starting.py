@@ -215,4 +215,5 @@ def refuse_contradictions(init: InitConfig, plain: dict[str, Any], stored: dict[
         of_pieces = any(line.startswith("tokenizer.") and not line.startswith(of_weights) for line in found)
         remap = "; init.vocabulary=remap takes a new tokenizer" if of_pieces else ""
         part = "; init.weights=[encoder.*] takes a part into another model" if "model." in lines else ""
-        raise UserError(f"{lines}\nleave these keys out, then they follow the run{part}{remap}")
+        adapted = "; what its adapt=... has added goes on without adapt" if "adapt." in lines else ""
+        raise UserError(f"{lines}\nleave these keys out, then they follow the run{adapted}{part}{remap}")

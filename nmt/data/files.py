@@ -420,6 +420,10 @@ def _tmx_rows(path: Path, cfg: TableConfig, key: str, *, is_training: bool) -> I
         if None in texts and not is_training:
             lacking = cfg.columns[texts.index(None)]
             raise UserError(f"{where}: the unit has no text in {lacking}; leave such units out")
+        if cfg.has_documents and not any(
+            values[column] for column in cfg.columns if column not in cfg.numbered
+        ):
+            continue  # two blank sides would end the document
         found = [text or "" for text in texts]
         _require_weights(cfg, found, where)
         documents = [values[column] for column in cfg.document_columns]

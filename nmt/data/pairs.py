@@ -34,6 +34,8 @@ neither be trained nor scored on."""
 
 SEPARATOR = "<sep>"
 """The piece between the two texts of a pair to classify, which a TAB separates in text."""
+LEAST_WEIGHT = 1e-20
+"""The least weight of a pair but for 0, and its inverse the largest one: sums of float32 hold them."""
 CONTEXT_SEPARATOR = "<brk>"
 """The piece between the sentences of a line with context: see `nmt.data.documents`."""
 ONE_FOR_EACH = "it needs one for each, in the same order, also where a blank line ends a document"
@@ -399,8 +401,10 @@ def weight_of(value: str, where: str) -> float:
         weight = float(value)
     except ValueError:
         weight = math.nan
-    if not 0.0 <= weight < math.inf:
-        raise UserError(f"{where}: a weight must be a number from 0, but is {value[:MAX_SHOWN_CHARS]!r}")
+    if weight != 0.0 and not LEAST_WEIGHT <= weight <= 1.0 / LEAST_WEIGHT:
+        limits = f"0, or from {LEAST_WEIGHT:g} to {1.0 / LEAST_WEIGHT:g}"
+        limits = limits if 0.0 < weight < math.inf else "a number from 0"
+        raise UserError(f"{where}: a weight must be {limits}, but is {value[:MAX_SHOWN_CHARS]!r}")
     return weight
 
 

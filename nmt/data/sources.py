@@ -123,7 +123,7 @@ class MixtureData(DataConfig):
         self.parts(Split.train)  # refuses entries that fit no source
         weights = {name: entry["weight"] for name, entry in self.corpora.items()}
         self.stages = [dict(stage._asdict()) for stage in stages.parsed(self.stages or [], weights)]
-        for name in self.scored:
+        for name in self.scored if self.corpora else ():  # there are none behind an error in them
             if name not in self.corpora:
                 known = ", ".join(self.corpora)
                 raise UserError(

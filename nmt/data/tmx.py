@@ -1,8 +1,8 @@
 """Translation memories: the units of a TMX file (versions 1.1 to 1.4b), each with its texts by language.
 
-A file is read block by block, in any encoding that XML can declare. Of a segment all text is kept but that
-of native codes (`bpt`, `ept`, `it`, `ph`, `ut`), which are formatting. The file may come from a stranger: it
-cannot define entities, nor name other files that are read. Knows no config.
+A file is read block by block, in UTF-8, UTF-16 or an encoding of one byte, as it declares. Of a segment all
+text is kept but that of native codes (`bpt`, `ept`, `it`, `ph`, `ut`), which are formatting. The file may
+come from a stranger: it cannot define entities, nor name other files that are read. Knows no config.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class _Reader:
         self._property: str | None = None
         self._text: list[str] | None = None
         """What has been read of the segment, or property, around; None outside of one."""
+        self._length = 0
+        """Its characters, of which no more are kept than a line may have."""
         self._codes = 0
         """Elements with native codes around."""
 
@@ -93,7 +95,7 @@ class _Reader:
             raise UserError(
                 f"{self._where}:{error.lineno}: not XML: {reason} at character {error.offset + 1}"
             ) from error
-        except LookupError as error:
+        except (LookupError, ValueError) as error:  # of the encoding
             raise UserError(
                 f"{self._where}:1: {error}; convert the file to UTF-8, and say so there"
             ) from error
@@ -117,9 +119,9 @@ class _Reader:
                 raise self._error("<tuv> says no language; give it xml:lang=...")
             self._language = named(language)
         elif name == "seg" and self._language is not None:
-            self._text = []
+            self._text, self._length = [], 0
         elif name == "prop" and self._unit is not None and self._language is None:
-            self._property, self._text = attributes.get("type", ""), []
+            self._property, self._text, self._length = attributes.get("type", ""), [], 0
 
     def _end(self, name: str) -> None:
         if name in CODES:
@@ -139,8 +141,9 @@ class _Reader:
                 self._property = self._text = None
 
     def _add(self, text: str) -> None:
-        if self._text is not None and not self._codes:
+        if self._text is not None and not self._codes and self._length <= MAX_LINE_CHARS:
             self._text.append(text)
+            self._length += len(text)
 
     def _refuse_definition(self, name: str, *_: object) -> None:
         raise self._error(f"the entity {name!r} is defined here, which is not read; write its text instead")

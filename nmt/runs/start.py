@@ -196,6 +196,8 @@ def opened_start(cfg: TrainConfig) -> Start | None:
             f"init={init.run} has read a tag of each language ({tags}), but this data has none; "
             f"{way_to_tags(cfg.data)}"
         )
+    for remark in _tags_of_others(cfg, stored):
+        warn(f"init={init.run} {remark}")
     if init.optimizer is OptimizerUse.keep:
         _require_optimizer(cfg, stored, checkpoint)
     on_cpu = dataclasses.replace(cfg.runtime, device="cpu", precision=Precision.fp32)
@@ -220,6 +222,21 @@ def _turned_directions(cfg: TrainConfig, stored: TrainConfig) -> str:
     if not is_turned or not _is_of_text(cfg, stored):
         return ""
     return f"translates {directions(old)}, but this training {directions(new)}"
+
+
+def _tags_of_others(cfg: TrainConfig, stored: TrainConfig) -> Iterator[str]:
+    """Yield a sentence for each tag of the tokenizer that was of another language than those of the data."""
+    if not _is_of_text(cfg, stored):
+        return
+    for side, place in (("src", 0), ("tgt", 1)):
+        tag, own = (getattr(one.tokenizer, f"{side}_tag") for one in (cfg, stored))
+        old = stored.data.languages[0][place]
+        new = list(dict.fromkeys(pair[place] for pair in cfg.data.languages))
+        if tag and tag == own and new != [old]:
+            yield (
+                f"reads {tag} in front of every text of the {side} side, which was the tag of {old}, but "
+                f"this training has {', '.join(new)} there; set tokenizer.{side}_tag=... unless that is meant"
+            )
 
 
 def _is_of_text(cfg: TrainConfig, stored: TrainConfig) -> bool:

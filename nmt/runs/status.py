@@ -10,7 +10,7 @@ import threading
 from datetime import datetime, timezone
 from types import TracebackType
 
-from nmt.errors import Interrupted, NmtError, TrainingStopped
+from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, in_one_line
 from nmt.files import read_json, write_json
 from nmt.runs.directory import RunDirectory
 from nmt.signals import StopRequest, requeue_job
@@ -35,7 +35,8 @@ class Status:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        reason = f"{error}".splitlines()[0] if f"{error or ''}" else ""
+        told = str(error or "")
+        reason = in_one_line(told) if isinstance(error, UserError) else next(iter(told.splitlines()), "")
         if isinstance(error, Interrupted):
             self._preempted()
         elif self._ending.acquire(blocking=False):  # a signal that comes later changes nothing

@@ -375,10 +375,13 @@ class Trainer:
                 go_back(self.store, saved[-1], train_state)
             self.world.barrier()
             raise RolledBack(what)
+        others = [one.name for one in OnNonfinite if one not in (OnNonfinite.stop, self.cfg.on_nonfinite)]
+        other = f"trainer.on_nonfinite={' or '.join(others)}"
+        if self.cfg.on_nonfinite is OnNonfinite.rollback and not saved:
+            other += ", or trainer.save_every_steps such that there is a checkpoint to go back to"
         raise TrainingStopped(
             f"{reason}. The weights were left as step {step} made them. {self._last_checkpoint()}Try a lower "
-            "learning rate, more schedule.warmup_steps, runtime.precision=fp32, or trainer.on_nonfinite=skip "
-            "or rollback"
+            f"learning rate, more schedule.warmup_steps, runtime.precision=fp32, or {other}"
         )
 
     def _last_checkpoint(self) -> str:

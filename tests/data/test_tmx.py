@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,17 @@ def test_properties_are_columns(tmp_path: Path) -> None:
     assert sources.stream(labelled, Split.test).read().tgt == ["0.5", "2", "1", "x"]
 
 
+def test_a_unit_of_other_languages_ends_no_document(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "memory.tmx",
+        unit(("en", "a"), ("de", "A")),
+        unit(("fr", "z")),
+        unit(("en", "b"), ("de", "B")),
+    )
+    cfg = FilesData(train=str(path), context=1, context_short=0.0)
+    assert sources.stream(cfg, Split.train).read().src == ["a", "a <brk> b"]
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -129,6 +141,7 @@ def test_properties_are_columns(tmp_path: Path) -> None:
         ("<html/>", "1: not TMX, but XML with <html> around it"),
         ("<tmx>\n<tu>&#x1f;", "2: not XML: reference to invalid character number at character 5"),
         ('<?xml version="1.0" encoding="klingon"?><tmx/>', "1: unknown encoding: klingon; convert"),
+        ('<?xml version="1.0" encoding="gbk"?><tmx/>', "1: multi-byte encodings are not supported; convert"),
         (
             '<!DOCTYPE tmx [<!ENTITY lol "lol">]><tmx>&lol;</tmx>',
             "1: the entity 'lol' is defined here, which is not read",
@@ -154,6 +167,19 @@ def test_a_memory_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("nmt.data.tmx.BLOCK_BYTES", 7)
     path = write(tmp_path / "memory.tmx", *(unit(("en", f"a{i} ü"), ("de", f"b{i}")) for i in range(30)))
     assert read(path) == ParallelText([f"a{i} ü" for i in range(30)], [f"b{i}" for i in range(30)])
-    many = "x" * 5000
-    monkeypatch.setattr("nmt.data.tmx.MAX_LINE_CHARS", 100)
-    assert len(read(write(path, unit(("en", many), ("de", "b")))).src[0]) == 101
+
+
+def test_of_a_long_segment_no_more_is_kept_than_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.data.tmx.MAX_LINE_CHARS", 1000)
+    monkeypatch.setattr("nmt.data.tmx.BLOCK_BYTES", 1 << 16)
+    path = write(tmp_path / "memory.tmx", unit(("en", "xyz\n" * (1 << 20)), ("de", "b")))
+    tracemalloc.start()
+    try:
+        text = read(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(text.src[0]) == 1001
+    assert peak < 1 << 20

@@ -38,6 +38,31 @@ def test_a_start_in_the_other_direction_is_warned_of(
     assert capsys.readouterr().err == told.replace("RUN", str(run))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["data=toy", "data.src=en", "data.tgt=fr"], ""),
+        (
+            ["data=files", "data.src=en", "data.tgt=de", "data.train=x", "data.validation=x", "data.test=x"],
+            "warning: init=RUN reads __fr__ in front of every text of the tgt side, which was the tag of fr, "
+            "but this training has de there; set tokenizer.tgt_tag=... unless that is meant\n",
+        ),
+    ],
+)
+def test_the_tag_of_another_language_is_warned_of(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = untrained(tmp_path / "run")
+    stored = (run / "config.yaml").read_text()
+    assert "tgt_tag: ''" in stored
+    (run / "config.yaml").write_text(stored.replace("tgt_tag: ''", "tgt_tag: __fr__"))
+    (composed,) = compose(VERBS["train"], [f"init={run}", *arguments])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmt.runs.start.open_run", lambda *_: None)
+        assert opened_start(composed.to_config(TrainConfig)) is not None
+    assert capsys.readouterr().err == told.replace("RUN", str(run))
+
+
 LABELS = ["task=classification", "data=labels", *(f"data.{x}=x.tsv" for x in ("train", "validation", "test"))]
 FROM_ENCODER = "init.weights=[encoder.*,src_embedding.*]"
 

@@ -39,6 +39,7 @@ def signalled(number: int) -> Callable[[], None]:
         (lambda: None, "finished", ""),
         (failing(TrainingStopped("step 3: the loss is nan\nmore")), "stopped", "step 3: the loss is nan"),
         (failing(UserError("no data")), "failed", "no data"),
+        (failing(UserError("it differs:\n  a=1\nleave it out")), "failed", "it differs: a=1; leave it out"),
         (failing(ZeroDivisionError()), "failed", ""),
         (signalled(signal.SIGTERM), "preempted", "SIGTERM"),
         (signalled(signal.SIGINT), "preempted", "SIGINT"),

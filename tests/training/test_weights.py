@@ -169,6 +169,7 @@ def test_weights_come_from_a_file_or_a_column_of_the_training_pairs(tmp_path: Pa
     ("weights", "error"),
     [
         ("1\n-1\n1\n", r"data.weights: .*/weights:2: a weight must be a number from 0, but is '-1'"),
+        ("1\n1\n1e-50\n", r"/weights:3: a weight must be 0, or from 1e-20 to 1e\+20, but is '1e-50'"),
         ("1\n1\nnan\n", r"/weights:3: a weight must be a number from 0, but is 'nan'"),
         ("1\n\n1\n", r"/weights:2: a weight must be a number from 0, but is ''"),
         ("1\n1\n", r"data.weights: .*/weights has 2 lines, but .*/train.en 3; it needs one for each"),
