@@ -9,6 +9,7 @@ stopped, 5 a training that was not reproduced, 128 + N after signal N.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -82,6 +83,12 @@ def report(call: Callable[[], int], log: Log) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of the pipe is gone: `nmt translate ... | head`
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        name = str(error.filename)
+        log(visible(f"error: {name[:80]}{'...' if len(name) > 80 else ''}: {error.strerror}"))
+        return UserError.exit_code
 
 
 def dispatch(argv: list[str]) -> int:

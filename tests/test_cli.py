@@ -408,6 +408,13 @@ def test_info_shows_how_the_config_is_composed(
             "nmt rerank reads standard input once and cannot be swept; leave out -m, "
             "or name files: input=... output=...",
         ),
+        (
+            "train trainer.changes={step:5}",
+            "trainer.changes must be a list in brackets, but is a group of keys in braces",
+        ),
+        ("train sets=[a]", "sets must be a group of keys in braces, but is a list in brackets"),
+        (f"translate run={'x' * 300}", f"{'x' * 80}...: File name too long"),
+        (f"doctor data=files data.train={'x' * 300}", f"{'x' * 80}...: File name too long"),
         ("attention -m run=a", "nmt attention reads standard input once and cannot be swept; leave out -m"),
     ],
 )

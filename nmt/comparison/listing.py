@@ -217,7 +217,7 @@ def _cells(record: RunRecord, *, with_name: bool) -> list[str]:
     ]
     steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps else "")
     return [
-        visible(str(record.path)),
+        visible(str(record.path)).replace("\n", "\\x0a"),
         record.state,
         steps,
         *scores,

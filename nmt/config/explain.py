@@ -127,6 +127,10 @@ def explain_key(error: OmegaConfBaseException) -> str:
         return unknown_key(key, error.parent_node)
     if isinstance(error, ValidationError) and (hint := _hint(error)) is not None:
         return wrong_value(key, hint, error.value)
+    if reason == "Cannot merge DictConfig with ListConfig":  # or the other way round
+        kinds = ["a list in brackets", "a group of keys in braces"]
+        wanted, found = kinds if isinstance(error.parent_node, ListConfig) else kinds[::-1]
+        return f"{key} must be {wanted}, but is {found}"
     return f"{key}: {reason}" if error.full_key else reason
 
 

@@ -58,9 +58,10 @@ class UserFiles(FileConfigSource):
                     "line 1: the keys of a file belong to its group or, after `# @package _global_`, to all, "
                     f"but the package is {header['package']}"
                 )
-            return ConfigResult(
-                self.provider, self.full_path(), OmegaConf.create(parsed(text, references=True)), header
-            )
+            content = OmegaConf.create(parsed(text, references=True))
+            if parts[0] == "experiment" and header.get("package") != "_global_":
+                raise UserError("line 1 must be `# @package _global_`: a recipe sets keys of all groups")
+            return ConfigResult(self.provider, self.full_path(), content, header)
 
 
 Plugins.instance().register(UserFiles)

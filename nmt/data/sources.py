@@ -622,6 +622,7 @@ def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConf
         of = data if "augment" in entry and not own else _part_config(own, prefix, common, ("augment",))
         made = AugmentedData.made(of, entry["augment"], prefix) if "augment" in entry else of
         found[str(name)] = made
-        if not any(has_split(found[str(name)], split) for split in (Split.validation, Split.test)):
+        scored = [split for split in (Split.validation, Split.test) if has_split(made, split)]
+        if not scored and of is not data:  # where `data` has none, that is told of `data`
             raise UserError(f"sets.{name} needs validation or test, pairs to score on")
     return found

@@ -163,9 +163,12 @@ def test_damaged_and_foreign_folders_are_named_and_the_rest_is_listed(folder: Pa
 
 
 def test_names_are_shown_without_escape_codes(tmp_path: Path) -> None:
+    made_run(tmp_path / "b\nc")
     made_run(tmp_path / "a\x1b[2J", config={"seed": "\x1b[2J"})
     made_run(tmp_path / "b")
-    assert "\x1b" not in listed(RunsConfig(str(tmp_path)), print)
+    shown = listed(RunsConfig(str(tmp_path)), print)
+    assert "\x1b" not in shown
+    assert "b\\x0ac" in shown
 
 
 @pytest.mark.parametrize(

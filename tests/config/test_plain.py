@@ -71,6 +71,10 @@ OUTSIDE = "a config in a file is plain values, but here is"
         (f"{GLOBAL}seed: {'9' * 5000}\n", "a value cannot be read: Exceeds the limit"),
         (f"{GLOBAL}seed: {'[' * 9}\n", "line 2: a config is nested less than 8 deep"),
         (f"{GLOBAL}? [a]\n: 1\n", "is not YAML: while constructing a mapping"),
+        (
+            "defaults: [small_data, _self_]\n",
+            "line 1 must be `# @package _global_`: a recipe sets keys of all",
+        ),
         ("5\n", "a config is a mapping of keys to values, but this file is not"),
     ],
 )
