@@ -194,8 +194,7 @@ def _library(command: list[str]) -> Path:
 
 def _origin(command: list[str]) -> list[object]:
     """Return all that the library depends on, the instructions of this processor included."""
-    asking = [*command, "--version"]
-    version = _run(asking)
+    version = _run([*command, "--version"])
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         processor = next((line for line in lines if line.startswith("flags")), "")
     sources = [(FOLDER / name).read_bytes() for name in (*itertools.chain(*UNITS.values()), *HEADERS)]
