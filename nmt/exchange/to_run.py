@@ -42,5 +42,7 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
     directory.checkpoints.save(Checkpoint(0, weights, {}, TrainState().to_store()))
     pairs = list(zip(cfg.runs, cfg.checkpoints, strict=True))
     found = [(Path(name).name, *identify_checkpoint(name, checkpoint)) for name, checkpoint in pairs]
-    origins = [dict(zip(("run", "checkpoint", "sha256"), one, strict=True)) for one in found]
+    shares = cfg.ensemble.normalised(len(pairs))
+    keys = ("run", "checkpoint", "sha256", "share")
+    origins = [dict(zip(keys, (*one, share), strict=True)) for one, share in zip(found, shares, strict=True)]
     write_json(folder / EXPORT_RECORD, {"of": origins, "dtype": cfg.quantization.value})

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -192,7 +193,7 @@ def test_a_run_with_the_model_alone(tmp_path: Path, name: str, monkeypatch: pyte
     assert sum(x.numel() for x in stored.values()) == sum(x.numel() for x in theirs.model.parameters())
     assert load_file(checkpoint / "optimizer.safetensors") == {}
     record = json.loads((folder / "export.json").read_text())
-    assert [(one["run"], one["checkpoint"]) for one in record["of"]] == [("run", "7")]
+    assert [(one["run"], one["checkpoint"], one["share"]) for one in record["of"]] == [("run", "7", 1.0)]
 
 
 def test_a_classifier_as_a_run_with_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,6 +406,10 @@ def test_the_mean_of_the_weights_of_runs_is_exported_as_one_model(run: Path) -> 
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "Its weights are the mean of several runs' (0.25 of run, 0.75 of other)" in card
     assert "None recorded: the mean of several runs has no results of its own." in card
+    shutil.rmtree(folder)
+    assert main(["export", f"run=[{run},{other}]", "format=nmt", *keys]) == 0
+    record = json.loads((folder / "export.json").read_text())
+    assert [(one["run"], one["share"]) for one in record["of"]] == [("run", 0.25), ("other", 0.75)]
 
 
 def test_the_card_names_the_settings_of_search_that_the_program_lacks(tmp_path: Path) -> None:
