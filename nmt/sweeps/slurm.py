@@ -148,11 +148,11 @@ class SlurmJobs:
         if state not in ENDED:
             self._gone.pop(name, None)
             return None
-        if (
-            time.monotonic() - self._gone.setdefault(name, time.monotonic()) < FILE_SECONDS
-            and state == "COMPLETED"
-        ):
-            return None
+        if state in ("COMPLETED", "FAILED"):  # its file is there later than the look for it, or than its end
+            now = time.monotonic()
+            first = self._gone.setdefault(name, now)
+            if first == now or now - first < FILE_SECONDS:
+                return None
         return Outcome(reason=f"job {job.job_id} of Slurm: {state}, see {job.paths.stderr}")
 
     def _state(self, job: Any) -> str:

@@ -266,4 +266,4 @@ def test_a_job_that_fails_or_is_cancelled_has_its_reason(slurm: Path) -> None:
     command += ["sweep.launcher=slurm", "sweep.slurm.poll_seconds=0.2"]
     assert sweep(plan(VERBS["train"], command), lambda trial: {}, report) == 3
     reasons = {one["reason"] for one in json.loads(Path("sweep/sweep.json").read_text())["trials"]}
-    assert all("nowhere" in reason for reason in reasons)
+    assert all("nowhere" in reason for reason in reasons), reasons
