@@ -419,7 +419,10 @@ def _tmx_rows(path: Path, cfg: TableConfig, key: str, *, is_training: bool) -> I
         texts = [values[column] for column in cfg.columns]
         if None in texts and not is_training:
             lacking = cfg.columns[texts.index(None)]
-            raise UserError(f"{where}: the unit has no text in {lacking}; leave such units out")
+            raise UserError(
+                f"{where}: the unit has no text in {lacking}, only {', '.join(there) or 'none'}; leave such "
+                f"units out, or set {cfg.key_of(lacking)[1]}"
+            )
         if cfg.has_documents and not any(
             values[column] for column in cfg.columns if column not in cfg.numbered
         ):

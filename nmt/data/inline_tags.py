@@ -191,15 +191,14 @@ def _stripped(line: str, spelt: dict[str, str]) -> tuple[str, list[Tag]]:
     text, tags, last = "", list[Tag](), 0
     matches = list(TAG.finditer(line))
     found = [_tag(match) for match in matches]
+    behind = _behind(matches, found)
     for number, (match, tag) in enumerate(zip(matches, found, strict=True)):
         text = _joined(text, _decoded(line[last : match.start()], spelt), tags)
         before, after = line[: match.start()][-1:], line[match.end() : match.end() + 1]
         tag.offset, tag.spaces = len(text), (before.isspace(), after.isspace())
         tag.joins = is_in_word(before), is_in_word(after)
-        following = _behind(matches, number)
-        end = matches[number + following].end()
-        is_last = not any(other.breaks for other in found[number + 1 : number + 1 + following])
-        if tag.breaks and is_last and is_in_word(text[-1:]) and line[end : end + 1].strip():
+        end, breaks_again = behind[number]
+        if tag.breaks and not breaks_again and is_in_word(text[-1:]) and line[end : end + 1].strip():
             text += " "
         tags.append(tag)
         last = match.end()
@@ -207,10 +206,17 @@ def _stripped(line: str, spelt: dict[str, str]) -> tuple[str, list[Tag]]:
     return (text.rstrip(), tags) if tags else (text, tags)
 
 
-def _behind(matches: Sequence[re.Match[str]], number: int) -> int:
-    """Return how many tags follow a tag without anything between them."""
-    pairs = itertools.pairwise(matches[number:])
-    return sum(1 for _ in itertools.takewhile(lambda both: both[0].end() == both[1].start(), pairs))
+def _behind(matches: Sequence[re.Match[str]], tags: Sequence[Tag]) -> list[tuple[int, bool]]:
+    """Return for each tag where the tags right behind it end, and whether one of these parts words."""
+    found = list[tuple[int, bool]]()
+    for number in reversed(range(len(matches))):
+        end = matches[number].end()
+        if found and matches[number + 1].start() == end:
+            after, breaks_again = found[-1]
+            found.append((after, breaks_again or tags[number + 1].breaks))
+        else:
+            found.append((end, False))
+    return found[::-1]
 
 
 def _joined(text: str, more: str, tags: Sequence[Tag]) -> str:

@@ -145,11 +145,14 @@ class Glossary:
     """Terms of the source and their translations; `a|b` are two translations of which one is due."""
 
     def __init__(self, terms: Mapping[str, str]):
+        if not all(map(str.strip, terms)):
+            raise UserError("glossary: one of the terms is blank")
         self.terms = {_plain_term(term): targets for term, targets in terms.items()}
         self._plain = {term: targets for term, targets in self.terms.items() if term == term.lower()}
-        longest_first = sorted(self.terms, key=len, reverse=True)
-        forms = {term: _in_any_form(term) for term in longest_first}
-        patterns = [f"(?i:{form})" if term in self._plain else form for term, form in forms.items()]
+        forms = {term: _in_any_form(term) for term in sorted(terms, key=len, reverse=True)}
+        patterns = [
+            f"(?i:{form})" if _plain_term(term) in self._plain else form for term, form in forms.items()
+        ]
         any_of = f"(?:{'|'.join(patterns)})" if patterns else "(?!)"
         self._found = re.compile(f"{any_of}(?! ?\\0)")
 
@@ -221,9 +224,11 @@ def _plain_term(term: str) -> str:
 
 def _in_any_form(term: str) -> str:
     """Return the pattern of a term whose characters may be composed or not, with any spaces between words."""
-    forms = dict.fromkeys(unicodedata.normalize(form, term) for form in ("NFC", "NFD"))
-    patterns = [r"\s+".join(map(_whole, form.split())) for form in forms]
-    return f"(?:{'|'.join(patterns)})"
+    words = []
+    for word in term.split():
+        forms = dict.fromkeys([word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))])
+        words.append(f"(?:{'|'.join(map(_whole, forms))})")
+    return r"\s+".join(words)
 
 
 def _whole(phrase: str) -> str:

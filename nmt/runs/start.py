@@ -230,12 +230,11 @@ def _tags_of_others(cfg: TrainConfig, stored: TrainConfig) -> Iterator[str]:
         return
     for side, place in (("src", 0), ("tgt", 1)):
         tag, own = (getattr(one.tokenizer, f"{side}_tag") for one in (cfg, stored))
-        old = stored.data.languages[0][place]
-        new = list(dict.fromkeys(pair[place] for pair in cfg.data.languages))
-        if tag and tag == own and new != [old]:
+        old, new = (dict.fromkeys(pair[place] for pair in one.data.languages) for one in (stored, cfg))
+        if tag and tag == own and not new.keys() <= old.keys():
             yield (
-                f"reads {tag} in front of every text of the {side} side, which was the tag of {old}, but "
-                f"this training has {', '.join(new)} there; set tokenizer.{side}_tag=... unless that is meant"
+                f"reads {tag} in front of every text of the {side} side, which was that of {', '.join(old)}, "
+                f"but this training has {', '.join(new)} there; set tokenizer.{side}_tag=... unless that is meant"
             )
 
 

@@ -81,7 +81,10 @@ def test_a_unit_without_one_of_the_languages_is_counted_in_training_and_refused_
     assert text == ParallelText(["One.", "Two.", ""], ["Eins.", "", ""])
     kept, report = filters.filter_pairs(text, FilesData(train=str(path)))
     assert (len(kept), report.dropped["empty"]) == (1, 2)
-    assert "memory.tmx:6: the unit has no text in de; leave such units out" in error_of(path, Split.test)
+    assert (
+        "memory.tmx:6: the unit has no text in de, only en, fr; leave such units out, or set data.tgt"
+        in error_of(path, Split.test)
+    )
 
 
 def test_a_variety_is_chosen_where_there_are_several(tmp_path: Path) -> None:

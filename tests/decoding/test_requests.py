@@ -264,6 +264,9 @@ def test_a_term_in_small_letters_is_found_in_any_case_and_one_with_capitals_as_i
     [
         ("cafe\u0301", "the café."),
         ("café", "the Cafe\u0301."),
+        ("ल\u095cका", "the ल\u095cका."),
+        ("\ufa19社", "no \ufa19社"),
+        ("café résumé", "the café re\u0301sume\u0301."),
         ("ice cream", "no ice\u00a0cream"),
         ("ice  cream", "no ICE   cream"),
         ("Ice\u00a0Cream", "no Ice Cream"),
@@ -273,6 +276,11 @@ def test_a_term_is_found_however_its_characters_and_spaces_are_written(term: str
     (span,) = Glossary({term: "x"}).spans(text)
     assert text[: span.start] in ("the ", "no ")
     assert text[span.end :] in (".", "")
+
+
+def test_a_blank_term_is_refused() -> None:
+    with pytest.raises(UserError, match="glossary: one of the terms is blank"):
+        Glossary({" ": "x"})
 
 
 def test_terms_are_offered_in_the_source_enforced_or_both() -> None:

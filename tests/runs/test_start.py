@@ -44,7 +44,7 @@ def test_a_start_in_the_other_direction_is_warned_of(
         (["data=toy", "data.src=en", "data.tgt=fr"], ""),
         (
             ["data=files", "data.src=en", "data.tgt=de", "data.train=x", "data.validation=x", "data.test=x"],
-            "warning: init=RUN reads __fr__ in front of every text of the tgt side, which was the tag of fr, "
+            "warning: init=RUN reads __fr__ in front of every text of the tgt side, which was that of fr, "
             "but this training has de there; set tokenizer.tgt_tag=... unless that is meant\n",
         ),
     ],
