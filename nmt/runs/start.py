@@ -234,7 +234,8 @@ def _tags_of_others(cfg: TrainConfig, stored: TrainConfig) -> Iterator[str]:
         if tag and tag == own and not new.keys() <= old.keys():
             yield (
                 f"reads {tag} in front of every text of the {side} side, which was that of {', '.join(old)}, "
-                f"but this training has {', '.join(new)} there; set tokenizer.{side}_tag=... unless that is meant"
+                f"but this training has {', '.join(new)} there; set tokenizer.{side}_tag=... unless that is "
+                "meant"
             )
 
 
