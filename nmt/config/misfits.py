@@ -18,7 +18,7 @@ from nmt.data.modifiers import TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
-from nmt.decoding.metrics import SCORERS, misfits
+from nmt.decoding.metrics import SCORERS, of_another_task
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
@@ -351,7 +351,7 @@ def _misfits_of_adaptation(cfg: TrainConfig) -> Iterator[str]:
 def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
     best = cfg.trainer.best_metric
     if cfg.task is not Task.language_model:
-        yield from misfits(cfg.metrics, cfg.task.value, of_labels=cfg.task is Task.classification)
+        yield from of_another_task(cfg.metrics, cfg.task.value, of_labels=cfg.task is Task.classification)
     if best == "loss":
         return
     if cfg.task is Task.language_model:

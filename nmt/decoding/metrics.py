@@ -193,7 +193,7 @@ def names_of_metrics(*, of_labels: bool) -> list[str]:
     return [name for name, metric in METRICS.items() if metric.of_labels is of_labels]
 
 
-def misfits(names: Sequence[str], task: str, *, of_labels: bool) -> list[str]:
+def of_another_task(names: Sequence[str], task: str, *, of_labels: bool) -> list[str]:
     """Return a sentence for each of `names` that does not score what `task` gives, labels or translations."""
     known = names_of_metrics(of_labels=of_labels)
     kinds = {name: "labels" if METRICS[name].of_labels else "translations" for name in names}

@@ -26,7 +26,7 @@ from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.metrics import misfits, require_metrics
+from nmt.decoding.metrics import of_another_task, require_metrics
 from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
@@ -342,7 +342,7 @@ class Run(TrainedModel):
         """
         metrics = [metrics] if isinstance(metrics, str) else metrics or self.cfg.metrics
         require_metrics(metrics)
-        self.require_metrics(metrics)
+        self.require_metrics_of_task(metrics)
         if src is None and refs is None:
             known = [one.value for one in Split]
             if split is not None and split not in known:
@@ -448,10 +448,10 @@ class Run(TrainedModel):
         _require_number("max_tokens", max_tokens, least=1)
         return sampled_lines(self, prompt.rstrip(" "), sampling or SamplingConfig(), num, max_tokens)
 
-    def require_metrics(self, names: Sequence[str]) -> None:
+    def require_metrics_of_task(self, names: Sequence[str]) -> None:
         """Raise `UserError` unless each of `names` scores what the model gives, labels or translations."""
         task = self.cfg.task
-        wrong = misfits(names, task.value, of_labels=task is Task.classification)
+        wrong = of_another_task(names, task.value, of_labels=task is Task.classification)
         if wrong and task is not Task.language_model:  # which is scored by its loss alone
             raise UserError(wrong[0])
 

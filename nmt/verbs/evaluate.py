@@ -58,7 +58,7 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(EvaluateConfig)
     opened = open_runs(cfg)
     _require_languages(opened.cfg, cfg.data)
-    opened.require_metrics(cfg.metrics)
+    opened.require_metrics_of_task(cfg.metrics)
     if cfg.confidence:
         opened.require_task(Task.translation)
         if opened.cfg.data.context_target:
