@@ -3,11 +3,11 @@
     __init__            Builds and loads the library, and says whether it can be used.
     fused               Steps of training in one pass over memory: the kernels, or plain torch.
 
-`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`; `decode.cpp`, `step.cpp` and `int8.cpp`
-serve search. Each kernel has a definition in plain torch, against which it is tested, and which takes over
-where there is no compiler or the tensors do not suit the kernel. Each checks its arguments (`arguments.h`)
-and raises an error that names the argument, its value and what was expected; what is not finite passes
-through it as through plain torch.
+`training.cpp`, `attention.cpp` and `products.cpp` serve `fused`; `decode.cpp`, `encoder.cpp`, `step.cpp` and
+`int8.cpp` serve search. Each kernel has a definition in plain torch, against which it is tested, and which
+takes over where there is no compiler or the tensors do not suit the kernel. Each checks its arguments
+(`arguments.h`) and raises an error that names the argument, its value and what was expected; what is not
+finite passes through it as through plain torch.
 Nothing here knows a model.
 """
 
@@ -37,11 +37,12 @@ UNITS = {
     "training": ("training.cpp", "attention.cpp", "products.cpp"),
     "search": ("decode.cpp", "int8.cpp"),
     "step": ("step.cpp",),
+    "encoder": ("encoder.cpp",),
 }
 """Files that are compiled together, since reading the headers of torch takes longer than most of them."""
 HEADERS = (
     *("torch.h", "lanes.h", "tiles.h", "packing.h", "products.h", "panels.h"),
-    *("int8.h", "linear.h", "heads.h", "arguments.h", "dropout.h"),
+    *("int8.h", "linear.h", "layers.h", "heads.h", "arguments.h", "dropout.h"),
 )
 LIBRARY = "library.so"
 LONGEST_BUILD = 1800.0

@@ -10,6 +10,8 @@
 #include "products.h"
 #include "torch.h"
 
+#include <type_traits>
+
 namespace nmt {
 
 #ifdef NMT_TILES
@@ -69,14 +71,18 @@ class LinearMap {
     }
   }
 
-  // out (M, O) = finish(x W^T + b) of x (M, I), finish being that of `multiply`.
-  template <typename F>
-  void operator()(const float* x, int64_t M, float* out, const F& finish) const {
+  // out (M, O) = finish(x W^T + b) of x (M, I), finish being that of `multiply`. Rows of bfloat16 are for weights in
+  // tiles, which round rows of float32 to the same numbers.
+  template <typename X, typename Y, typename F>
+  void operator()(const X* x, int64_t M, Y* out, const F& finish) const {
     const float* bias = bias_;
     const auto whole = [&finish, bias](int64_t r, int64_t c, Vec sum, int64_t n) {
       return finish(r, c, bias == nullptr ? sum : sum + load(bias + c, n), n);
     };
-    if (type_ == at::kFloat) {
+    if constexpr (!std::is_same_v<X, float> || !std::is_same_v<Y, float>) {
+      TORCH_CHECK(type_ == at::kByte, "weights must all be packed in 16 bits, but one is ", type_);
+      multiply_packed(x, M, out, whole);
+    } else if (type_ == at::kFloat) {
       multiply_float(x, M, out, whole);
     } else if (type_ == at::kChar) {
       multiply_int8(x, M, out, whole);
@@ -85,7 +91,8 @@ class LinearMap {
     }
   }
 
-  void operator()(const float* x, int64_t M, float* out) const {
+  template <typename X>
+  void operator()(const X* x, int64_t M, float* out) const {
     (*this)(x, M, out, [](int64_t, int64_t, Vec sum, int64_t) { return sum; });
   }
 
@@ -158,16 +165,16 @@ class LinearMap {
 
 #ifdef NMT_TILES
 
-  template <typename F>
-  void multiply_packed(const float* x, int64_t M, float* out, const F& finish) const {
+  template <typename X, typename Y, typename F>
+  void multiply_packed(const X* x, int64_t M, Y* out, const F& finish) const {
     const PackedMatrix weights(outputs, inputs, weight_);
     multiply(x, M, inputs, weights, out, outputs, finish);
   }
 
 #else
 
-  template <typename F>
-  void multiply_packed(const float*, int64_t, float*, const F&) const {}  // refused by the constructor
+  template <typename X, typename Y, typename F>
+  void multiply_packed(const X*, int64_t, Y*, const F&) const {}  // refused by the constructor
 
 #endif
 

@@ -8,10 +8,9 @@
 
 #include "arguments.h"
 #include "lanes.h"
-#include "linear.h"
+#include "layers.h"
 #include "torch.h"
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -23,133 +22,12 @@ namespace {
 using namespace nmt;
 using at::Tensor;
 
-constexpr int64_t ROWS_AT_ONCE = 4;   // rows for which starting a thread pays
-constexpr int64_t SOURCE_UNIT = 16;   // positions of a multiple of which there are keys
-constexpr int64_t MOST_TOGETHER = 8;  // hypotheses of a sentence for which its keys and values are read once
+constexpr int64_t ROWS_AT_ONCE = 4;  // rows for which starting a thread pays
+constexpr int64_t SOURCE_UNIT = 16;  // positions of a multiple of which there are keys
 
-// ---- parts of a layer
-
-// A norm of rows (N, D): of their deviation from the mean, or of the rows as they are.
-class Norm {
- public:
-  Norm(const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, int64_t D, double eps, bool rms)
-      : D_(D), eps_(eps), rms_(rms), bias_(data_of<float>("norm", bias, {D})) {
-    TORCH_CHECK(weight.has_value(), "norm must have a weight");
-    weight_ = data_of<float>("norm", *weight, {D});
-  }
-
-  // Norms the rows of all H heads of x (N, H, D), whose rows lie `stride` apart, in place.
-  void in_heads(float* x, int64_t N, int64_t stride, int64_t H) const {
-    for (int64_t n = 0; n < N; ++n) {
-      for (int64_t h = 0; h < H; ++h) row(x + n * stride + h * D_, x + n * stride + h * D_);
-    }
-  }
-
-  // Writes the norm of the rows of x to `out`, which may be x.
-  void operator()(const float* x, int64_t N, float* out) const {
-    at::parallel_for(0, N, ceil_div(GRAIN, D_), [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) row(x + n * D_, out + n * D_);
-    });
-  }
-
- private:
-  void row(const float* x, float* out) const {
-    Vec sum = {}, squares = {};
-    for (int64_t i = 0; i < D_ && !rms_; i += LANES) sum += load(x + i, D_ - i);
-    const float mean = rms_ ? 0.0f : horizontal_sum(sum) / D_;
-    for (int64_t i = 0; i < D_; i += LANES) {
-      const Vec d = load(x + i, D_ - i, mean) - mean;
-      squares += d * d;
-    }
-    const float scale = 1.0f / std::sqrt(horizontal_sum(squares) / D_ + float(eps_));
-    for (int64_t i = 0; i < D_; i += LANES) {
-      const int64_t n = D_ - i;
-      const Vec y = (load(x + i, n) - mean) * scale * load(weight_ + i, n);
-      store(out + i, bias_ == nullptr ? y : y + load(bias_ + i, n), n);
-    }
-  }
-
-  const int64_t D_;
-  const double eps_;
-  const bool rms_;
-  const float *weight_, *bias_;
-};
-
-// Rotates channels 2i and 2i + 1 of all heads (N, H, C), whose rows lie `stride` apart; table (C) has sines and
-// cosines.
-void rotate_heads(float* x, int64_t N, int64_t stride, int64_t H, int64_t C, const float* table) {
-  for (int64_t n = 0; n < N; ++n) {
-    for (int64_t h = 0; h < H; ++h) {
-      float* row = x + n * stride + h * C;
-      for (int64_t c = 0; c + 1 < C; c += 2) {
-        const float even = row[c], odd = row[c + 1], sine = table[c], cosine = table[c + 1];
-        row[c] = even * cosine - odd * sine;
-        row[c + 1] = even * sine + odd * cosine;
-      }
-    }
-  }
-}
-
-// The non-linearity of a feed-forward block: (N, d_ff) of inner (N, d_ff), or of gates and values (N, 2 d_ff).
-Tensor activated(const Tensor& inner, const std::string& name) {
-  const auto gated = [&](const auto& activation) {
-    const auto parts = inner.chunk(2, 1);
-    return activation(parts[0]).mul(parts[1]);
-  };
-  if (name == "gelu") return at::gelu(inner);
-  if (name == "selu") return at::selu(inner);
-  if (name == "silu") return at::silu(inner);
-  if (name == "glu") return gated([](const Tensor& x) { return at::sigmoid(x); });
-  if (name == "reglu") return gated([](const Tensor& x) { return at::relu(x); });
-  if (name == "geglu") return gated([](const Tensor& x) { return at::gelu(x); });
-  if (name == "seglu") return gated([](const Tensor& x) { return at::selu(x); });
-  TORCH_CHECK(name == "swiglu", "activation must be one of nmt.layers.choices.Activation, but is ", name);
-  return gated([](const Tensor& x) { return at::silu(x); });
-}
-
-bool is_gated(const std::string& name) { return name.size() > 2 && name.ends_with("glu"); }
-
-// 1 / (1 + exp(-x)), of an exponential that is never above 1.
-Vec sigmoid(Vec x) {
-  const Vec small = exp_nonpositive(x < Vec{} ? x : -x), one = broadcast(1.0f);
-  return (x < Vec{} ? small : one) / (one + small);
-}
+constexpr size_t OF_SSRU = 4, OF_SOURCE = 7;  // weights of these sublayers
 
 // ---- attention
-
-// The queries (N, H, C) of all hypotheses, and where the sums of values (N, H, E) go.
-struct Heads {
-  const float* queries;
-  float* out;
-  int64_t N, H, C, E;
-
-  float scale() const { return 1.0f / std::sqrt(float(C)); }
-};
-
-// sums[k * step] (E) = the sum of weights[k * ld + t] values(t) over t < T, for k < K; values(t) is a row of E numbers.
-template <int64_t K, typename Values>
-inline void add_values(const float* weights, int64_t ld, int64_t T, int64_t E, const Values& values, float* sums,
-                       int64_t step) {
-  int64_t e = 0;
-  const auto add = [&](auto vectors) {  // of a row at once, whose chains of additions do not wait for one another
-    for (; E - e > (vectors - 1) * LANES; e += vectors * LANES) {
-      Vec total[K][vectors] = {};
-      for (int64_t t = 0; t < T; ++t) {
-        const auto* row = values(t) + e;
-        for (int64_t i = 0; i < vectors; ++i) {
-          const Vec value = load(row + i * LANES, E - e - i * LANES);
-          for (int64_t k = 0; k < K; ++k) total[k][i] += weights[k * ld + t] * value;
-        }
-      }
-      for (int64_t k = 0; k < K; ++k) {
-        for (int64_t i = 0; i < vectors; ++i) store(sums + k * step + e + i * LANES, total[k][i], E - e - i * LANES);
-      }
-    }
-  };
-  add(std::integral_constant<int64_t, std::min<int64_t>(4, (REGISTERS - 4) / K)>{});
-  add(std::integral_constant<int64_t, 2>{});
-  add(std::integral_constant<int64_t, 1>{});
-}
 
 // Earlier columns of one layer: keys and values side by side, in chunks (R, P, H * C + H * E).
 template <typename T>
@@ -166,8 +44,8 @@ struct Past {
 };
 
 // Attention of each hypothesis to its own columns.
-template <typename T>
-void attend_to_past(const Heads& heads, const Past<T>& past) {
+template <typename T, typename A>
+void attend_to_past(const Heads<A>& heads, const Past<T>& past) {
   const int64_t H = heads.H, C = heads.C, E = heads.E, num_chunks = past.chunks.size();
   const int64_t width = H * (C + E);
   const float scale = heads.scale();
@@ -226,120 +104,42 @@ struct Source {
 };
 
 // Attention to the source: adjacent hypotheses of one sentence read its keys and values together.
-template <typename T>
-void attend_to_source(const Heads& heads, const Source<T>& source) {
+template <typename T, typename A>
+void attend_to_source(const Heads<A>& heads, const Source<T>& source) {
   const int64_t H = heads.H, C = heads.C, E = heads.E, S = source.S;
   const int64_t ld = padded(S, SOURCE_UNIT);
-  const float scale = heads.scale();
-  const auto attend = [&](auto count, int64_t n, float* scores) {
-    constexpr int64_t K = decltype(count)::value;
-    constexpr int64_t CHAINS = K == 1 ? 4 : 1;  // of additions, which do not wait for one another
-    const int64_t b = source.sentences[n];
-    const bool* allowed = source.allowed + b * S;
-    int64_t length = S;  // without the padding behind a sentence, which is not read
-    while (length > 1 && !allowed[length - 1]) --length;
-    for (int64_t h = 0; h < H; ++h) {
-      const float* query = heads.queries + (n * H + h) * C;
-      const T* keys = source.keys + (b * H + h) * C * ld;
-      const auto values = [&](int64_t t) { return source.values + (b * S + t) * H * E + h * E; };
-      for (int64_t t = 0; t < length; ++t) prefetch(values(t), E);
-      for (int64_t s = 0; s < length; s += LANES) {
-        Vec sums[K][CHAINS] = {};
-        const auto add = [&](int64_t c, int64_t chain) {
-          const Vec key = load(keys + c * ld + s);
-          for (int64_t k = 0; k < K; ++k) sums[k][chain] += query[k * H * C + c] * key;
-        };
-        int64_t c = 0;
-        for (; c + CHAINS <= C; c += CHAINS) {
-          for (int64_t i = 0; i < CHAINS; ++i) add(c + i, i);
-        }
-        for (; c < C; ++c) add(c, 0);
-        for (int64_t k = 0; k < K; ++k) {
-          for (int64_t i = 1; i < CHAINS; ++i) sums[k][0] += sums[k][i];
-          store(scores + k * ld + s, sums[k][0] * scale);
-        }
-      }
-      for (int64_t k = 0; k < K; ++k) {
-        for (int64_t s = 0; s < length; ++s) scores[k * ld + s] = allowed[s] ? scores[k * ld + s] : -INFINITE;
-        softmax(scores + k * ld, length, 1.0f, scores + k * ld);
-      }
-      add_values<K>(scores, ld, length, E, values, heads.out + (n * H + h) * E, H * E);
-    }
-  };
   at::parallel_for(0, heads.N, ROWS_AT_ONCE, [&](int64_t begin, int64_t end) {
     std::vector<float> scores(MOST_TOGETHER * ld);
-    for (int64_t n = begin; n < end;) {
-      int64_t count = 1;
-      const int64_t most = std::min(end - n, MOST_TOGETHER);
-      while (count < most && source.sentences[n + count] == source.sentences[n]) ++count;
-      for (int64_t last = n + count; n < last;) {
-        const auto step = [&](auto size) {
-          for (; n + size <= last; n += size) attend(size, n, scores.data());
-        };
-        step(std::integral_constant<int64_t, 5>{});
-        step(std::integral_constant<int64_t, 4>{});
-        step(std::integral_constant<int64_t, 1>{});
-      }
+    for (int64_t n = begin, last; n < end; n = last) {
+      const int64_t b = source.sentences[n];
+      for (last = n + 1; last < end && source.sentences[last] == b;) ++last;
+      const bool* allowed = source.allowed + b * S;
+      int64_t length = S;  // without the padding behind a sentence, which is not read
+      while (length > 1 && !allowed[length - 1]) --length;
+      for_groups(n, last, [&](auto count, int64_t first) {
+        for (int64_t h = 0; h < H; ++h) {
+          const Columns<T> keys{source.keys + (b * H + h) * C * ld, C, ld, length, allowed};
+          const auto values = [&](int64_t t) { return source.values + (b * S + t) * H * E + h * E; };
+          for (int64_t t = 0; t < length; ++t) prefetch(values(t), E);
+          const int64_t place = first * H + h;
+          attend_to_columns<count>(heads.queries + place * C, H * C, keys, values, scores.data(), heads.out + place * E,
+                                   H * E, E);
+        }
+      });
     }
   });
 }
 
 // ---- the step
 
-constexpr size_t OF_ATTENTION = 10, OF_SSRU = 4, OF_SOURCE = 7, OF_BLOCK = 6;  // weights of each sublayer
-
-struct Sizes {
-  int64_t N, D, H, C, E;
-};
-
-// What is the same in all layers.
-struct Shared {
-  Sizes sizes;
-  bool pre_norm, rms_norm;
-  double eps, head_eps;
-  std::string activation;
-  const float* angles;  // (C), or null
-};
-
-using Weights = const std::vector<std::optional<Tensor>>&;
-
-// Returns scratch memory for float32 numbers.
-std::unique_ptr<float[]> room(int64_t count) { return std::make_unique_for_overwrite<float[]>(count); }
-
-LinearMap linear_map(Weights weights, size_t place, int64_t outputs, int64_t inputs) {
-  TORCH_CHECK(weights[place].has_value(), "weights must have a tensor in place ", place);
-  return LinearMap("weights", *weights[place], weights[place + 1], outputs, inputs);
-}
-
-// Norms the heads of x (N, H, C), whose rows lie `stride` apart, by the mean of their squares, if weights are in place.
-void norm_heads(float* x, int64_t stride, Weights weights, size_t place, const Shared& shared) {
-  const auto [N, D, H, C, E] = shared.sizes;
-  if (weights[place].has_value()) Norm(weights[place], std::nullopt, C, shared.head_eps, true).in_heads(x, N, stride, H);
-}
-
-// x = x + sublayer(norm(x)), or norm(x + sublayer(x)): sublayer(in, finish) ends in a linear map with this finish.
-template <typename F>
-void residual(float* x, Weights weights, size_t place, const Shared& shared, const F& sublayer) {
-  const auto [N, D, H, C, E] = shared.sizes;
-  const Norm norm(weights[place], weights[place + 1], D, shared.eps, shared.rms_norm);
-  const auto add = [x, D](int64_t r, int64_t c, Vec sum, int64_t n) { return sum + load(x + r * D + c, n); };
-  if (shared.pre_norm) {
-    const auto normed = room(N * D);
-    norm(x, N, normed.get());
-    sublayer(normed.get(), add);
-  } else {
-    sublayer(x, add);
-    norm(x, N, x);
-  }
-}
-
 // Self-attention, whose new keys and values are written to `column` (N, H * C + H * E), the last chunk of `past`.
-template <typename T>
+template <typename T, typename A>
 void self_attention(float* x, Weights weights, size_t place, const Shared& shared, const Past<T>& past, T* column) {
   const auto [N, D, H, C, E] = shared.sizes;
   const int64_t width = H * (C + E);
-  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
-    const auto queries = room(N * H * C), context = room(N * H * E), new_column = room(N * width);
+  residual<A>(x, weights, place, shared, [&](const A* in, const auto& finish) {
+    const auto queries = room(N * H * C), new_column = room(N * width);
+    const auto context = room<A>(N * H * E);
     linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
     linear_map(weights, place + 4, width, D)(in, N, new_column.get());
     norm_heads(queries.get(), H * C, weights, place + 8, shared);
@@ -350,17 +150,18 @@ void self_attention(float* x, Weights weights, size_t place, const Shared& share
     }
     const int64_t count = N * width;
     for (int64_t i = 0; i < count; i += LANES) store(column + i, load(new_column.get() + i, count - i), count - i);
-    attend_to_past(Heads{queries.get(), context.get(), N, H, C, E}, past);
+    attend_to_past(Heads<A>{queries.get(), context.get(), N, H, C, E}, past);
     linear_map(weights, place + 6, D, H * E)(context.get(), N, x, finish);
   });
 }
 
 // The simpler simple recurrent unit in place of self-attention: c = f c' + (1 - f) v and relu(c), with the forget gate
 // f = sigmoid(g); one map gives g and v. Rows of c, and of c' (N, D), lie `stride` apart.
+template <typename A>
 void ssru(float* x, Weights weights, size_t place, const Shared& shared, const float* before, float* cells,
           int64_t stride) {
   const auto [N, D, H, C, E] = shared.sizes;
-  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
+  residual<A>(x, weights, place, shared, [&](const A* in, const auto& finish) {
     const auto products = room(N * 2 * D);
     linear_map(weights, place + 2, 2 * D, D)(in, N, products.get());
     at::parallel_for(0, N, ceil_div(GRAIN, 2 * D), [&](int64_t begin, int64_t end) {
@@ -378,37 +179,21 @@ void ssru(float* x, Weights weights, size_t place, const Shared& shared, const f
   });
 }
 
-template <typename T>
+template <typename T, typename A>
 void cross_attention(float* x, Weights weights, size_t place, const Shared& shared, const Source<T>& source) {
   const auto [N, D, H, C, E] = shared.sizes;
-  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
-    const auto queries = room(N * H * C), context = room(N * H * E);
+  residual<A>(x, weights, place, shared, [&](const A* in, const auto& finish) {
+    const auto queries = room(N * H * C);
+    const auto context = room<A>(N * H * E);
     linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
     norm_heads(queries.get(), H * C, weights, place + 6, shared);
-    attend_to_source(Heads{queries.get(), context.get(), N, H, C, E}, source);
+    attend_to_source(Heads<A>{queries.get(), context.get(), N, H, C, E}, source);
     linear_map(weights, place + 4, D, H * E)(context.get(), N, x, finish);
   });
 }
 
-void feed_forward(float* x, Weights weights, size_t place, const Shared& shared, int64_t d_ff) {
-  const auto [N, D, H, C, E] = shared.sizes;
-  residual(x, weights, place, shared, [&](const float* in, const auto& finish) {
-    const int64_t width = is_gated(shared.activation) ? 2 * d_ff : d_ff;
-    const LinearMap inner = linear_map(weights, place + 2, width, D), outer = linear_map(weights, place + 4, D, d_ff);
-    Tensor hidden = at::empty({N, width}, at::kFloat);
-    if (shared.activation == "relu") {
-      inner(in, N, hidden.data_ptr<float>(),
-            [](int64_t, int64_t, Vec sum, int64_t) { return maximum(Vec{}, sum); });
-    } else {
-      inner(in, N, hidden.data_ptr<float>());
-      hidden = activated(hidden, shared.activation);
-    }
-    outer(hidden.const_data_ptr<float>(), N, x, finish);
-  });
-}
-
-// The stack of layers for keys and values of T.
-template <typename T>
+// The stack of layers for keys and values of T, and rows that linear maps take of A.
+template <typename T, typename A>
 std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Shared& shared, int64_t d_ff, int64_t L,
                                at::TensorList chunks, const Tensor& places, const std::optional<Tensor>& prefix_mask,
                                const std::vector<std::optional<Tensor>>& biases, at::TensorList source_keys,
@@ -456,7 +241,7 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
   for (int64_t l = 0; l < L; ++l) {
     const size_t place = l * step;
     if (before != nullptr) {
-      ssru(x, weights, place, shared, before + l * D, column.data_ptr<float>() + l * D, L * D);
+      ssru<A>(x, weights, place, shared, before + l * D, column.data_ptr<float>() + l * D, L * D);
     } else {
       for (int64_t i = 0; i + 1 < num_chunks; ++i) {
         past.chunks[i].data = data[i] + l * rows[i] * past.chunks[i].columns * width;
@@ -464,14 +249,14 @@ std::tuple<Tensor, Tensor> run(const Tensor& input, Weights weights, const Share
       T* const newest = column.data_ptr<T>() + l * N * width;
       past.chunks.back().data = newest;
       past.bias = biases.empty() ? nullptr : data_of<float>("biases", biases[l], {1, H, 1, past.num_columns});
-      self_attention(x, weights, place, shared, past, newest);
+      self_attention<T, A>(x, weights, place, shared, past, newest);
     }
     if (reads_source) {
       source.keys = data_of<T>("source_keys", source_keys[l], {B, H * C, padded(source.S, SOURCE_UNIT)});
       source.values = data_of<T>("source_values", source_values[l], {B, source.S, H * E});
-      cross_attention(x, weights, place + own, shared, source);
+      cross_attention<T, A>(x, weights, place + own, shared, source);
     }
-    feed_forward(x, weights, place + own + of_source, shared, d_ff);
+    feed_forward<A>(x, weights, place + own + of_source, shared, d_ff);
   }
   return {output, column};
 }
@@ -493,27 +278,25 @@ std::tuple<Tensor, Tensor> decoder_step(
     const std::optional<Tensor>& cells) {
   const auto [N, D] = sizes_of<2>("x", x);
   data_of<float>("x", x, {N, D});
-  for (const int64_t size : {num_layers, num_heads, key_size, value_size, d_ff, D}) {
-    TORCH_CHECK(size > 0 && size <= 1 << 20, "sizes must be from 1 to ", 1 << 20, ", but one is ", size);
-  }
+  check_sizes({num_layers, num_heads, key_size, value_size, d_ff, D});
   const bool reads_source = !source_keys.empty();
   const size_t own = cells.has_value() ? OF_SSRU : OF_ATTENTION;
-  const int64_t wanted = num_layers * (own + (reads_source ? OF_SOURCE : 0) + OF_BLOCK);
-  TORCH_CHECK(int64_t(weight_list.size()) == wanted, "weights must be ", wanted, " tensors, but are ",
-              weight_list.size());
+  check_weights(weight_list, num_layers * (own + (reads_source ? OF_SOURCE : 0) + OF_BLOCK));
   for (const size_t count : {source_keys.size(), source_values.size()}) {
     TORCH_CHECK(!reads_source || int64_t(count) == num_layers, "source_keys and source_values must be ", num_layers,
                 " tensors, but are ", count);
   }
   TORCH_CHECK(bias_list.empty() || int64_t(bias_list.size()) == num_layers, "biases must be ", num_layers,
               " tensors, but are ", bias_list.size());
-  const float* table = data_of<float>("angles", angles, {1, key_size});
-  TORCH_CHECK(table == nullptr || key_size % 2 == 0, "key_size must be even, but is ", key_size);
-  const Shared shared{{N, D, num_heads, key_size, value_size}, pre_norm, rms_norm, eps, head_eps,
-                      activation, table};
-  const auto run_for = rounds ? run<at::BFloat16> : run<float>;
-  return run_for(x, weight_list.vec(), shared, d_ff, num_layers, chunks, places, prefix_mask, bias_list.vec(),
-                 source_keys, source_values, source_mask, sentences, cells);
+  const Shared shared{{N, D, num_heads, key_size, value_size}, pre_norm, rms_norm, eps, head_eps, activation,
+                      angles_of(angles, 1, key_size)};
+  const auto weights = weight_list.vec();
+  auto run_for = rounds ? run<at::BFloat16, float> : run<float, float>;
+#ifdef NMT_TILES
+  if (rounds && takes_bfloat16(weights)) run_for = run<at::BFloat16, at::BFloat16>;
+#endif
+  return run_for(x, weights, shared, d_ff, num_layers, chunks, places, prefix_mask, bias_list.vec(), source_keys,
+                 source_values, source_mask, sentences, cells);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ Knows token ids; refuses to know text, losses and searches. The modules in impor
     kv_cache            Keys and values of earlier positions, to which a step of search appends.
     vocabulary          Embeddings and output layer, and which of them are one matrix.
     stack               Residual sublayers and layers that Transformers are stacked from.
+    fused_layers        Layers as the kernels take them that go through a stack in one call; the encoder.
     fused_step          A step of search through all layers of a stack in one call.
     transformer         The encoder-decoder Transformer.
     rnn_attention       Attention of a recurrent decoder: the additive, dot and general scores.

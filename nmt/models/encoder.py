@@ -21,6 +21,7 @@ from nmt.layers.attention import AttentionRole, Factors, Recorder, prepared
 from nmt.layers.blocks import Dropout
 from nmt.models.base import AttentionMaps, State, TranslationModel
 from nmt.models.configs import EncoderConfig, Pooling, Tying
+from nmt.models.fused_layers import encoded
 from nmt.models.stack import Embedding, SelfAttentionLayer, build_final_norm, build_stack
 from nmt.models.vocabulary import build_vocabulary
 
@@ -104,8 +105,7 @@ class Encoder(TranslationModel):
             src_mask = torch.cat([src_mask.new_ones(len(src), 1), src_mask], dim=1)
         x = self.src_embedding(src)
         mask = prepared(src_mask[:, None, None, :], x)
-        for layer in self.encoder:
-            x = layer(x, mask)
+        x = encoded(list(self.encoder), x, src_mask, mask)
         x = self.encoder_norm(x if self.pooling is not None else x[:, 0])
         return self.dropout(x if self.pooling is None else self.pooling(x, src_mask))
 

@@ -1,9 +1,9 @@
 """One step of search through all layers of a stack in one call of a kernel, where kernels know all of it.
 
-`new_cache` decides that when a search starts: linear maps must be plain or packed, the parts of a layer those
-of `nmt.layers` and not hooked, and nobody may want to see attention weights. A search that is not so keeps
-one of the caches of `nmt.models.kv_cache`, and goes through the modules of its layers. Both give the same
-results, but that the kernel keeps keys and values in bf16 where the weights are packed, in 16 or 8 bits.
+`new_cache` decides that when a search starts, by what `nmt.models.fused_layers` says. A search that is not
+so keeps one of the caches of `nmt.models.kv_cache`, and goes through the modules of its layers. Both give
+the same results, but that the kernel keeps keys and values in bf16 where the weights are packed, in 16 or 8
+bits.
 
 The kernel knows attention, and the SSRU in its place, of which it keeps the cells and no column.
 
@@ -13,44 +13,24 @@ positions, D d_model, W channels of the keys and values of all heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt import kernels
-from nmt.kernels.fused import LayerNorm, Linear, RmsNorm
-from nmt.layers.attention import QK_EPS, AttentionRole, MultiHeadAttention
-from nmt.layers.blocks import FeedForward, Residual
-from nmt.layers.low_precision import LowPrecisionLinear
-from nmt.layers.relative_positions import RelativePositions, RotaryPositions
-from nmt.layers.summaries import Ssru
+from nmt.layers.attention import MultiHeadAttention
+from nmt.layers.relative_positions import RotaryPositions
+from nmt.models.fused_layers import FusedLayers, fused_layers
 from nmt.models.kv_cache import ChunkedCache, KeyValueCache, Memory, numbered_rows
-from nmt.models.stack import FeedForwardSublayer, SelfAttentionLayer, SummarySublayer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 SOURCE_UNIT = 16
 """The kernel wants keys of a multiple of so many source positions."""
-BLOCKS = (MultiHeadAttention, Ssru, FeedForward)
-"""Blocks of sublayers that the kernel knows; one derived from them may do something else."""
-
-
-@dataclass
-class FusedLayers:
-    """The layers of a stack as the kernel takes them."""
-
-    weights: list[Tensor | None]
-    """Weight and bias of all norms and linear maps, in the order of `decoder_step` in step.cpp."""
-    sizes: tuple[object, ...]
-    """What follows the weights among its arguments."""
-    dtype: torch.dtype
-    """Type of keys and values."""
-    positions: list[RelativePositions]
-    """Those of self-attention in each layer; none with SSRUs."""
 
 
 @dataclass
@@ -159,67 +139,3 @@ def new_cache(layers: Sequence[Any], like: Tensor, num_rows: int) -> KeyValueCac
         width = len(layers[0].feed_forward.residual.norm.weight)  # not that of the encoder
         target["cells"] = torch.zeros(num_rows, len(layers), width)
     return FusedCache(target=target, layers=fused)
-
-
-def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
-    """Return the layers for the kernel; None where they have something that it does not know."""
-    if any(_is_special(module) for layer in layers for module in layer.modules()):
-        return None
-    sublayers = [part for layer in layers for part in _sublayers(layer)]
-    if any(type(x) is not Residual or type(y) not in BLOCKS for x, y, _ in sublayers):
-        return None
-    norms = [residual.norm for residual, *_ in sublayers]
-    maps = [getattr(block, name) for _, block, names in sublayers for name in names]
-    if len({(type(norm), getattr(norm, "eps", None)) for norm in norms}) > 1:
-        return None
-    if type(norms[0]) not in (LayerNorm, RmsNorm) or not all(map(_is_known, maps)):
-        return None
-    blocks = [block for _, block, _ in sublayers]
-    weights = [x for residual, block, names in sublayers for x in _weights(residual.norm, block, names)]
-    attentions = [block for block in blocks if isinstance(block, MultiHeadAttention)]
-    attention, block = attentions[0], layers[0].feed_forward.block
-    heads, (keys, values) = attention.num_heads, attention.widths
-    sizes = (len(layers), heads, keys // heads, values // heads, block.d_ff, sublayers[0][0].pre)
-    is_rms = isinstance(norms[0], RmsNorm)
-    dtype = torch.bfloat16 if isinstance(maps[0], LowPrecisionLinear) else torch.float32
-    positions = [one.positions for one in attentions if one.role is AttentionRole.decoder]
-    return FusedLayers(weights, (*sizes, is_rms, norms[0].eps, QK_EPS, block.kind.value), dtype, positions)
-
-
-def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
-    """Return for each sublayer its residual connection, its block, and the maps that a step goes through."""
-    own, last = layer.self_attention, layer.feed_forward
-    if isinstance(own, SummarySublayer):
-        parts: list[Any] = [(own.residual, own.summary, ("maps",))]
-    else:
-        parts = [(own.residual, own.attention, ("query", "key_value", "output"))]
-    if not isinstance(layer, SelfAttentionLayer):
-        cross = layer.cross_attention
-        parts.append((cross.residual, cross.attention, ("query", "output")))
-    return [*parts, (last.residual, last.block, ("inner", "outer"))]
-
-
-def _weights(norm: Any, block: Any, names: Sequence[str]) -> Iterator[Tensor | None]:
-    """Yield the weights of a sublayer: those of the norm and of the maps, then of the norms of heads."""
-    yield from (norm.weight, getattr(norm, "bias", None))
-    for linear in map(block.get_submodule, names):
-        yield from (linear.weight, block.bias if isinstance(block, Ssru) else linear.bias)
-    if isinstance(block, MultiHeadAttention):
-        of_heads = [block.query_norm, *([block.key_norm] if "key_value" in names else [])]
-        yield from (None if one is None else one.weight for one in of_heads)
-
-
-def _is_special(module: nn.Module) -> bool:
-    """Return whether a module does more in a step of search than its class says, or is in training."""
-    if isinstance(module, MultiHeadAttention) and module.shows_weights:
-        return True
-    if isinstance(module, FeedForwardSublayer) and not isinstance(module.adapter, nn.Identity):
-        return True
-    return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
-
-
-def _is_known(linear: nn.Module) -> bool:
-    """Return whether the kernel multiplies by this: packed weights, or float32 as they are."""
-    if isinstance(linear, LowPrecisionLinear):
-        return linear.is_packed
-    return type(linear) is Linear and linear.weight.dtype is torch.float32 and linear.weight.is_contiguous()

@@ -21,6 +21,7 @@ from nmt.layers.choices import SelfAttention
 from nmt.layers.summaries import AverageAttention, Ssru
 from nmt.models.base import TranslationModel
 from nmt.models.configs import TransformerConfig
+from nmt.models.fused_layers import encoded
 from nmt.models.fused_step import new_cache
 from nmt.models.kv_cache import KeyValueCache
 from nmt.models.stack import (
@@ -180,4 +181,4 @@ class Transformer(TranslationModel):
         x = self.src_embedding(src)
         mask = prepared(src_mask[:, None, None, :], x)
         drop = self.layer_drop if self.training else 0.0
-        return self.encoder_norm(through(self.encoder_layers, x, mask, drop=drop)), mask
+        return self.encoder_norm(encoded(self.encoder_layers, x, src_mask, mask, drop)), mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,10 @@ class Draw:
         ends = torch.tensor([0, below - 1], dtype=dtype)[: ids.numel()]
         ids.view(-1)[: len(ends)] = ends
         return ids
+
+    def tiles(self) -> bool:
+        """Return whether all weights are in tiles, which needs a machine that has them."""
+        return bool(torch.ops.nmt.has_tiles()) and self.random.choice((True, False))
 
     def mask(self, *shape: int) -> Tensor | None:
         """Return a mask, or one with axes to expand, or none."""
@@ -183,10 +188,15 @@ def _weight(draw: Draw, outputs: int, inputs: int) -> Tensor:
     """Return a weight as it is, or packed in one of the ways of this machine."""
     kinds: list[Callable[[], Tensor]] = [lambda: torch.randn(outputs, inputs)]
     if torch.ops.nmt.has_tiles():
-        kinds.append(lambda: torch.ops.nmt.pack_weights(torch.randn(outputs, inputs)))
+        kinds.append(lambda: _in_tiles(outputs, inputs))
     if torch.ops.nmt.most_int8_weight():
         kinds.append(lambda: torch.ops.nmt.pack_int8(_int8(outputs, inputs), torch.rand(outputs)))
     return draw.random.choice(kinds)()
+
+
+def _in_tiles(outputs: int, inputs: int) -> Tensor:
+    packed: Tensor = torch.ops.nmt.pack_weights(torch.randn(outputs, inputs))
+    return packed
 
 
 def _best_of_hidden(draw: Draw) -> Arguments:
@@ -207,9 +217,10 @@ def _pack_int8(draw: Draw) -> Arguments:
     return [_int8(outputs, draw.size()), torch.rand(outputs)]
 
 
-def _with_biases(draw: Draw, shapes: Sequence[tuple[int, ...]]) -> list[Tensor | None]:
-    """Return a weight of each shape, and behind it a bias or None."""
-    weights = [torch.randn(shape) if len(shape) == 1 else _weight(draw, *shape) for shape in shapes]
+def _with_biases(draw: Draw, shapes: Sequence[tuple[int, ...]], *, in_tiles: bool) -> list[Tensor | None]:
+    """Return a weight of each shape, and behind it a bias or None; `in_tiles` is for all maps."""
+    weight = _in_tiles if in_tiles else functools.partial(_weight, draw)
+    weights = [torch.randn(shape) if len(shape) == 1 else weight(*shape) for shape in shapes]
     biases = [draw.random.choice((None, torch.randn(shape[0]))) for shape in shapes]
     return [x for both in zip(weights, biases, strict=True) for x in both]
 
@@ -226,13 +237,13 @@ def _decoder_step(draw: Draw) -> Arguments:
         own = [(width,), (2 * width, width)]
     cross = [(width,), (heads * d_k, width), (width, heads * d_v)] if has_source else []
     block = [(width,), (inner, width), (width, d_ff)]
-    normed = draw.random.choice((True, False))
+    normed, in_tiles = draw.random.choice((True, False)), draw.tiles()
     weights: list[Tensor | None] = []
     for _ in range(num_layers):
         norms = [torch.randn(d_k) if normed else None for _ in range(3)]
-        weights += [*_with_biases(draw, own), *(norms[:2] if cells is None else [])]
-        weights += [*_with_biases(draw, cross), *(norms[2:] if has_source else [])]
-        weights += _with_biases(draw, block)
+        weights += [*_with_biases(draw, own, in_tiles=in_tiles), *(norms[:2] if cells is None else [])]
+        weights += [*_with_biases(draw, cross, in_tiles=in_tiles), *(norms[2:] if has_source else [])]
+        weights += _with_biases(draw, block, in_tiles=in_tiles)
     rounds, chunks = (
         draw.random.choice((True, False)),
         [(draw.few() + 1, draw.random.choice((1, 1, 9)))] * draw.few(),
@@ -267,6 +278,30 @@ def _decoder_step(draw: Draw) -> Arguments:
     ]
 
 
+def _encoder_layers(draw: Draw) -> Arguments:
+    lengths = torch.tensor([draw.size() for _ in range(draw.few() + 1)])
+    num_layers, heads, width = draw.few() + 1, draw.few() + 1, draw.size(1)
+    d_k, d_v, d_ff = 2 * draw.size(1), draw.size(1), draw.size(1)
+    activation = draw.random.choice([*Activation])
+    inner = 2 * d_ff if activation.value.endswith("glu") else d_ff
+    own = [(width,), (heads * d_k, width), (heads * (d_k + d_v), width), (width, heads * d_v)]
+    block = [(width,), (inner, width), (width, d_ff)]
+    normed, in_tiles = draw.random.choice((True, False)), draw.tiles()
+    weights: list[Tensor | None] = []
+    for _ in range(num_layers):
+        weights += _with_biases(draw, own, in_tiles=in_tiles)
+        weights += [torch.randn(d_k) if normed else None for _ in range(2)]
+        weights += _with_biases(draw, block, in_tiles=in_tiles)
+    num = int(lengths.sum())
+    return [
+        torch.randn(num, width),
+        *(weights, num_layers, heads, d_k, d_v, d_ff),
+        *(draw.random.choice((True, False)) for _ in range(2)),
+        *(1e-5, 1e-6, activation.value, lengths),
+        draw.random.choice((None, torch.randn(num, d_k))),
+    ]
+
+
 ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "add_dropout": _add_dropout,
     "dropout": _dropout,
@@ -285,6 +320,7 @@ ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "linear_map": _linear_map,
     "best_of_hidden": _best_of_hidden,
     "decoder_step": _decoder_step,
+    "encoder_layers": _encoder_layers,
 }
 """Kernels of every machine, each with what draws arguments that it must take."""
 ON_TILES: dict[str, Callable[[Draw], Arguments]] = {

@@ -23,10 +23,11 @@ from nmt.layers.attention import recorded_attention
 from nmt.layers.blocks import FeedForward
 from nmt.layers.choices import Activation, Norm, NormOrder, Positions, SelfAttention
 from nmt.layers.low_precision import LowPrecisionLinear, in_low_precision
-from nmt.models import build_model, fused_step
+from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, TransformerConfig, Tying
-from nmt.models.fused_step import FusedCache, FusedLayers
+from nmt.models.fused_layers import FusedLayers, fused_layers
+from nmt.models.fused_step import FusedCache
 from nmt.runtime_config import Precision
 
 VOCAB_SIZE = 203
@@ -306,7 +307,7 @@ def test_keys_and_values_in_bf16_stay_close(
     make: Callable[[Positions], TranslationModel], batch: Sentences, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As beside packed weights."""
-    model, made, ids = make(Positions.rotary), fused_step.fused_layers, torch.randint(4, VOCAB_SIZE, (12, 4))
+    model, made, ids = make(Positions.rotary), fused_layers, torch.randint(4, VOCAB_SIZE, (12, 4))
 
     def logits() -> Tensor:
         state = model.start(*batch)
@@ -318,7 +319,7 @@ def test_keys_and_values_in_bf16_stay_close(
         return replace(found, dtype=torch.bfloat16)
 
     exact = logits()
-    monkeypatch.setattr(fused_step, "fused_layers", rounding)
+    monkeypatch.setattr("nmt.models.fused_step.fused_layers", rounding)
     rough = logits()
     assert not torch.equal(rough, exact)
     assert (rough - exact).norm() < 0.01 * exact.norm()
