@@ -2,6 +2,8 @@
 // in one instruction (VNNI, of AVX-512 or of AVX), and on others with AVX-512 or AVX2 in three, whose sums of two
 // products have 16 bits: the weights have 7 bits there, so that no sum overflows.
 //
+// The tiles of AMX multiply many rows by the same panels.
+//
 // Each row of x is divided by its largest magnitude and rounded to 8 bits, sums are exact, and one pass over them
 // scales and finishes: all processors find the same numbers for the same weights. The definition in plain torch is
 // nmt/layers/low_precision.py.
@@ -13,6 +15,7 @@
 
 #include "arguments.h"
 #include "lanes.h"
+#include "products.h"
 #include "torch.h"
 
 #include <algorithm>
@@ -148,9 +151,19 @@ class Int8Matrix {
   // out (M, O) = finish(x W^T) of x (M, I); finish(r, c, sums, n) gives the n results of row r from column c on.
   template <typename F>
   void multiply(const int8_t* packed, const float* x, int64_t M, float* out, const F& finish) const {
-    const auto rounded = std::make_unique_for_overwrite<uint8_t[]>(M * depth + LANES);  // whole vectors are written
+    const auto rounded = std::make_unique_for_overwrite<uint8_t[]>(padded(M, BLOCK) * depth + LANES);
     const auto units = std::make_unique_for_overwrite<float[]>(M);
-    for (int64_t m = 0; m < M; ++m) units[m] = round_row(x + m * inputs, inputs, rounded.get() + m * depth);
+    // Whole vectors are written, if need be over the beginning of the next row, which then must come later.
+    const int64_t grain = depth % LANES == 0 ? GRAIN / (depth + 1) + 1 : M;
+    at::parallel_for(0, M, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t m = begin; m < end; ++m) units[m] = round_row(x + m * inputs, inputs, rounded.get() + m * depth);
+    });
+#ifdef NMT_TILES
+    if (M >= TILED_ROWS && depth % TILE_ROW == 0 && has_tiles()) {
+      multiply_in_tiles(packed, rounded.get(), units.get(), M, out, finish);
+      return;
+    }
+#endif
     const int64_t together = std::max<int64_t>(1, CACHED / (ROWS * depth + 1)) * ROWS;
     at::parallel_for(0, num_panels, GRAIN / (M * depth + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t first = 0; first < M; first += together) {
@@ -175,6 +188,40 @@ class Int8Matrix {
   }
 
  private:
+#ifdef NMT_TILES
+  static constexpr int64_t TILED_ROWS = 5;  // from which on tiles are faster
+
+  // The product of rows in tiles. A panel has two blocks of outputs, whose words lie as a right factor's do.
+  template <typename F>
+  void multiply_in_tiles(const int8_t* packed, const uint8_t* rounded, const float* units, int64_t M, float* out,
+                         const F& finish) const {
+    static_assert(PANEL == 2 * BLOCK);
+    constexpr int64_t row = PANEL * WORD, next = EDGE * row;  // bytes
+    const auto panel = [&](int64_t p, int64_t d) {
+      const int8_t* first = packed + p / 2 * PANEL * depth + p % 2 * BLOCK * WORD + d * next;
+      return Panel{first, first + EDGE * WORD, row, next};
+    };
+    const auto left = [&](int64_t top) {
+      const uint8_t* block = rounded + top * depth;
+      const int64_t rows_left = std::max<int64_t>(0, std::min(BLOCK, M - top - BLOCK));
+      return LeftBlock{{block, block + EDGE * depth, depth, TILE_ROW}, {block + BLOCK * depth, 64, rows_left * depth / 64}};
+    };
+    const auto scaled = [&, this](int64_t r, int64_t c, Vec sums, int64_t n) {
+      return finish(r, c, values_of(packed, (IntVec)sums, units[r], c), n);
+    };
+    multiply_blocks<Factors::bytes>(M, outputs, depth / TILE_ROW, [&] { return left; }, panel, out, scaled);
+  }
+#endif
+
+  // The results that LANES sums from output `o` on stand for, of a row whose unit is `unit`.
+  Vec values_of(const int8_t* packed, IntVec sums, float unit, int64_t o) const {
+    IntVec shift;
+    Vec scale;
+    std::memcpy(&shift, packed + shifts_at() + o * sizeof(int32_t), sizeof(shift));
+    std::memcpy(&scale, packed + scales_at() + o * sizeof(float), sizeof(scale));
+    return __builtin_convertvector(sums - shift, Vec) * (scale * unit);
+  }
+
   // Multiplies R rows with a panel. The sums stay in registers only where the compiler is told to unroll the loops.
   template <int64_t R>
   void multiply_rows(const uint8_t* left, const int8_t* panel, int32_t (&found)[R][PANEL]) const {
@@ -205,14 +252,10 @@ class Int8Matrix {
   template <typename F>
   void write(const int8_t* packed, const int32_t* sums, float unit, int64_t row, int64_t o, float* out,
              const F& finish) const {
-    const int8_t *const shifts = packed + shifts_at(), *const scales = packed + scales_at();
     for (const int64_t last = std::min(outputs, o + PANEL); o < last; o += LANES, sums += LANES) {
-      IntVec exact, shift;
-      Vec scale;
+      IntVec exact;
       std::memcpy(&exact, sums, sizeof(exact));
-      std::memcpy(&shift, shifts + o * sizeof(int32_t), sizeof(shift));
-      std::memcpy(&scale, scales + o * sizeof(float), sizeof(scale));
-      const Vec y = __builtin_convertvector(exact - shift, Vec) * (scale * unit);
+      const Vec y = values_of(packed, exact, unit, o);
       store(out + row * outputs + o, finish(row, o, y, last - o), last - o);
     }
   }

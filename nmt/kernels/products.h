@@ -1,4 +1,4 @@
-// Products of bfloat16 matrices on the tiles of AMX, summed up in float32.
+// Products of matrices on the tiles of AMX.
 //
 // A block of 32 x 32 sums is computed at a time. The processor multiplies tiles beside its other work: meanwhile it
 // writes the previous block and fetches the numbers that will be read next.
@@ -83,54 +83,73 @@ inline auto add_bias(const float* bias) {
   return [bias](int64_t, int64_t c, Vec sum, int64_t n) { return bias == nullptr ? sum : sum + load(bias + c, n); };
 }
 
-// out (rows, cols) = finish(left right), for left (rows, inner) and right (inner, cols). finish(row, col, sums, count)
-// is given 16 sums at a time, of which only the first `count` exist near the last column. `out` is bfloat16 or float32,
-// and so is `left`, which is rounded to bfloat16.
-template <typename L, typename T, typename F>
-void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& right, T* out, int64_t cols,
-              const F& finish) {
-  const int64_t blocks = ceil_div(rows, BLOCK), panels = ceil_div(cols, BLOCK), depths = right.depths;
+// The left factor of a block of rows, and the memory of the next one.
+struct LeftBlock {
+  Panel tiles;
+  Prefetcher next;
+};
+
+// out (rows, cols) = finish(left right), `depths` tiles along the inner axis. right(p, d) is panel p from depth d on;
+// make_left() returns, for each thread, a function of the first row of a block that returns its LeftBlock. finish(row, col,
+// sums, count) is given 16 sums at a time, of which only the first `count` exist near the last column; the sums of bytes
+// are whole numbers.
+template <Factors FACTORS, typename T, typename Left, typename Right, typename F>
+void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& make_left, const Right& right, T* out,
+                     const F& finish) {
+  const int64_t blocks = ceil_div(rows, BLOCK), panels = ceil_div(cols, BLOCK);
   // All blocks of rows are multiplied with one group of panels, then with the next one. The panels of a group stay in
   // the cache, and there are enough groups for all threads.
   const int64_t threads = at::get_num_threads(), bytes = panels * depths * 2 * TILE_BYTES;
   const int64_t groups = std::min(panels, std::max(ceil_div(bytes, CACHE_BYTES), blocks >= 2 * threads ? 1 : threads));
   at::parallel_for(0, groups * blocks, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
-    const PackedMatrix copy(BLOCK, inner);
-    int64_t copied = -1;  // the first row of the block in `copy`
+    auto left = make_left();
     BlockWriter<T, F> writer(out, rows, cols, finish);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t group = task / blocks, top = task % blocks * BLOCK;
       const int64_t first = panels * group / groups, last = panels * (group + 1) / groups;
-      // Whole blocks of bfloat16 are read in place; others are copied and filled up with zeros.
-      const L* block = left + top * inner;
-      const bool in_place = std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0;
-      if (!in_place && copied != top) {
-        pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner, copy, 0, depths);
-        copied = top;
-      }
-      const Panel in = in_place ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : copy.panel(0);
-      const int64_t next_rows = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK));
-      const int64_t lines = next_rows * inner * int64_t(sizeof(L)) / 64,
-                    pieces = (last - first) * ceil_div(depths, PIECE);
-      Prefetcher prefetcher{block + BLOCK * inner, 64, lines};
+      auto [in, next] = left(top);
+      const int64_t lines = ceil_div(next.left, std::max<int64_t>(1, (last - first) * ceil_div(depths, PIECE)));
       for (int64_t p = first; p < last; ++p) {
         clear_sums();
         for (int64_t d = 0; d < depths; d += PIECE) {
           const int64_t count = std::min(PIECE, depths - d);
           if (rows - top > EDGE) {
-            add_products(in.from(d), right.panel(p, d), count);
+            add_products<BLOCK, FACTORS>(in.from(d), right(p, d), count);
           } else {
-            add_products<EDGE>(in.from(d), right.panel(p, d), count);
+            add_products<EDGE, FACTORS>(in.from(d), right(p, d), count);
           }
           writer.step(ceil_div(BLOCK * PIECE, depths));
-          prefetcher.step(ceil_div(lines, pieces));
+          next.step(lines);
         }
         writer.take(top, p * BLOCK);
       }
     }
     writer.step(BLOCK);
   });
+}
+
+// The same for left (rows, inner) and right (inner, cols). `out` is bfloat16 or float32, and so is `left`, which is
+// rounded to bfloat16.
+template <typename L, typename T, typename F>
+void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& right, T* out, int64_t cols,
+              const F& finish) {
+  const auto make_left = [&] {
+    return [&, copy = PackedMatrix(BLOCK, inner), copied = int64_t(-1)](int64_t top) mutable {
+      // Whole blocks of bfloat16 are read in place; others are copied and filled up with zeros.
+      const L* block = left + top * inner;
+      const bool in_place = std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0;
+      if (!in_place && copied != top) {
+        pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner, copy, 0, copy.depths);
+        copied = top;
+      }
+      const Panel tiles = in_place ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : copy.panel(0);
+      const int64_t next_rows = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK));
+      return LeftBlock{tiles, {block + BLOCK * inner, 64, next_rows * inner * int64_t(sizeof(L)) / 64}};
+    };
+  };
+  const auto panel = [&](int64_t p, int64_t d) { return right.panel(p, d); };
+  multiply_blocks<Factors::bfloat16>(rows, cols, right.depths, make_left, panel, out, finish);
 }
 
 // out (rows, cols) = left^T right, for left (size, rows) and right (size, cols); with `adds` the product is added to

@@ -1,10 +1,11 @@
-// The tiles of AMX, on which a processor multiplies bfloat16 matrices and sums up in float32.
+// The tiles of AMX, on which a processor multiplies matrices of bfloat16, summed up in float32, or of bytes, summed up in
+// whole numbers.
 
 #pragma once
 
 #include <cstdint>
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__linux__)
 #define NMT_TILES 1
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -25,8 +26,9 @@ inline bool has_tiles() {
 #endif
 }
 
-// A tile has 16 rows of 64 bytes: 16 x 32 bfloat16, or 16 x 16 float32. The right matrix of a product is kept in
-// tiles of pairs: word [p][c] holds rows 2p and 2p + 1 of column c. A block of sums is 2 x 2 tiles.
+// A tile has 16 rows of 64 bytes: 16 x 32 bfloat16, 16 x 64 bytes, or 16 x 16 sums. The right matrix of a product is kept
+// in tiles of words: word [p][c] holds rows 2p and 2p + 1 of column c, or four rows of bytes. A block of sums is 2 x 2
+// tiles.
 constexpr int64_t EDGE = 16, DEPTH = 32, BLOCK = 2 * EDGE;
 
 #ifdef NMT_TILES
@@ -92,9 +94,12 @@ inline void store_sums(float* sums, int64_t stride = BLOCK) {
   _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
 }
 
-// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for inner = depths * DEPTH. With ROWS =
-// EDGE only the two upper tiles are computed.
-template <int64_t ROWS = BLOCK>
+// The numbers of two tiles that are multiplied: both bfloat16, or bytes without a sign and bytes with one.
+enum class Factors { bfloat16, bytes };
+
+// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for `depths` tiles along the inner axis.
+// With ROWS = EDGE only the two upper tiles are computed.
+template <int64_t ROWS = BLOCK, Factors FACTORS = Factors::bfloat16>
 inline void add_products(const Panel& left, const Panel& right, int64_t depths) {
   const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
   const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
@@ -103,10 +108,17 @@ inline void add_products(const Panel& left, const Panel& right, int64_t depths) 
     _tile_loadd(6, right0 + d * right.next, right.row);
     if (ROWS > EDGE) _tile_loadd(5, left1 + d * left.next, left.row);
     _tile_loadd(7, right1 + d * right.next, right.row);
-    _tile_dpbf16ps(0, 4, 6);
-    if (ROWS > EDGE) _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if (ROWS > EDGE) _tile_dpbf16ps(3, 5, 7);
+    if constexpr (FACTORS == Factors::bytes) {
+      _tile_dpbusd(0, 4, 6);
+      if (ROWS > EDGE) _tile_dpbusd(2, 5, 6);
+      _tile_dpbusd(1, 4, 7);
+      if (ROWS > EDGE) _tile_dpbusd(3, 5, 7);
+    } else {
+      _tile_dpbf16ps(0, 4, 6);
+      if (ROWS > EDGE) _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      if (ROWS > EDGE) _tile_dpbf16ps(3, 5, 7);
+    }
   }
 }
 

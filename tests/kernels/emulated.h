@@ -181,6 +181,19 @@ inline void add_products_of_tiles(int sums, int left, int right) {
   }
 }
 
+inline void add_products_of_byte_tiles(int sums, int left, int right) {
+  for (int m = 0; m < 16; ++m) {
+    uint32_t row[16];
+    std::memcpy(row, tile(sums)[m], 64);
+    for (int n = 0; n < 16; ++n) {
+      for (int k = 0; k < 64; ++k) {
+        row[n] += uint32_t(int32_t(tile(left)[m][k]) * int32_t(int8_t(tile(right)[k / 4][4 * n + k % 4])));
+      }
+    }
+    std::memcpy(tile(sums)[m], row, 64);
+  }
+}
+
 }  // namespace emulated
 
 #ifdef NMT_ALDERLAKE
@@ -194,6 +207,7 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #define __AVX512VNNI__ 1
 #define __AVX512BF16__ 1
 #define __AMX_BF16__ 1
+#define __AMX_INT8__ 1
 #endif
 
 #define _mm512_add_epi32 emulated::add
@@ -216,12 +230,14 @@ inline void add_products_of_tiles(int sums, int left, int right) {
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
+#undef _tile_dpbusd
 #define _tile_loadconfig emulated::load_config
 #define _tile_storeconfig emulated::store_config
 #define _tile_zero emulated::zero
 #define _tile_loadd emulated::load_tile
 #define _tile_stored emulated::store_tile
 #define _tile_dpbf16ps emulated::add_products_of_tiles
+#define _tile_dpbusd emulated::add_products_of_byte_tiles
 
 #define syscall(...) 0  // Linux grants the tiles
 #endif
