@@ -204,7 +204,8 @@ class Int8Matrix {
     const auto left = [&](int64_t top) {
       const uint8_t* block = rounded + top * depth;
       const int64_t rows_left = std::max<int64_t>(0, std::min(BLOCK, M - top - BLOCK));
-      return LeftBlock{{block, block + EDGE * depth, depth, TILE_ROW}, {block + BLOCK * depth, 64, rows_left * depth / 64}};
+      return LeftBlock{{block, block + EDGE * depth, depth, TILE_ROW},
+                       {block + BLOCK * depth, 64, rows_left * depth / 64}};
     };
     const auto scaled = [&, this](int64_t r, int64_t c, Vec sums, int64_t n) {
       return finish(r, c, values_of(packed, (IntVec)sums, units[r], c), n);

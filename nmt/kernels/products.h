@@ -90,9 +90,9 @@ struct LeftBlock {
 };
 
 // out (rows, cols) = finish(left right), `depths` tiles along the inner axis. right(p, d) is panel p from depth d on;
-// make_left() returns, for each thread, a function of the first row of a block that returns its LeftBlock. finish(row, col,
-// sums, count) is given 16 sums at a time, of which only the first `count` exist near the last column; the sums of bytes
-// are whole numbers.
+// make_left() returns, for each thread, a function of the first row of a block that returns its LeftBlock.
+// finish(row, col, sums, count) is given 16 sums at a time, of which only the first `count` exist near the last column;
+// the sums of bytes are whole numbers.
 template <Factors FACTORS, typename T, typename Left, typename Right, typename F>
 void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& make_left, const Right& right, T* out,
                      const F& finish) {

@@ -1,5 +1,5 @@
-// The tiles of AMX, on which a processor multiplies matrices of bfloat16, summed up in float32, or of bytes, summed up in
-// whole numbers.
+// The tiles of AMX, on which a processor multiplies matrices of bfloat16, summed up in float32, or of bytes, summed up
+// in whole numbers.
 
 #pragma once
 
@@ -26,9 +26,9 @@ inline bool has_tiles() {
 #endif
 }
 
-// A tile has 16 rows of 64 bytes: 16 x 32 bfloat16, 16 x 64 bytes, or 16 x 16 sums. The right matrix of a product is kept
-// in tiles of words: word [p][c] holds rows 2p and 2p + 1 of column c, or four rows of bytes. A block of sums is 2 x 2
-// tiles.
+// A tile has 16 rows of 64 bytes: 16 x 32 bfloat16, 16 x 64 bytes, or 16 x 16 sums. The right matrix of a product is
+// kept in tiles of words: word [p][c] holds rows 2p and 2p + 1 of column c, or four rows of bytes. A block of sums is
+// 2 x 2 tiles.
 constexpr int64_t EDGE = 16, DEPTH = 32, BLOCK = 2 * EDGE;
 
 #ifdef NMT_TILES

@@ -28,6 +28,10 @@ BLOCKS = (MultiHeadAttention, Ssru, FeedForward)
 """Blocks of sublayers that the kernels know; one derived from them may do something else."""
 
 
+LONGEST_SOURCE = 256
+"""Tokens up to which the kernel of the encoder is faster than its modules, whose attention is torch's."""
+
+
 @dataclass
 class FusedLayers:
     """The layers of a stack as the kernel takes them."""
@@ -56,7 +60,9 @@ def encoded(
     positions that the mask allows are computed, and the others are 0.
     """
     fused = None
-    if kernels.usable(x) and not torch.is_autocast_enabled(x.device.type):
+    is_plain = {type(layer) for layer in layers} == {SelfAttentionLayer} and not drop
+    is_usable = kernels.usable(x) and not torch.is_autocast_enabled(x.device.type)
+    if is_plain and is_usable and x.shape[1] <= LONGEST_SOURCE:
         fused = fused_layers(layers)
     if fused is None or any(type(one) not in (RelativePositions, RotaryPositions) for one in fused.positions):
         return through(layers, x, prepared_mask, drop=drop)
@@ -77,6 +83,8 @@ def fused_layers(layers: Sequence[Any]) -> FusedLayers | None:
         return None
     sublayers = [part for layer in layers for part in _sublayers(layer)]
     if any(type(x) is not Residual or type(y) not in BLOCKS for x, y, _ in sublayers):
+        return None
+    if len({tuple(map(_traits, _sublayers(layer))) for layer in layers}) > 1:
         return None
     norms = [residual.norm for residual, *_ in sublayers]
     maps = [getattr(block, name) for _, block, names in sublayers for name in names]
@@ -107,6 +115,14 @@ def _sublayers(layer: Any) -> list[tuple[Residual, Any, tuple[str, ...]]]:
         cross = layer.cross_attention
         parts.append((cross.residual, cross.attention, ("query", "output")))
     return [*parts, (last.residual, last.block, ("inner", "outer"))]
+
+
+def _traits(sublayer: tuple[Residual, Any, tuple[str, ...]]) -> tuple[object, ...]:
+    """Return what the kernels want to be alike in all layers, besides the kind of the norms."""
+    residual, block, _ = sublayer
+    if isinstance(block, MultiHeadAttention):
+        return residual.pre, block.num_heads, *block.widths, type(block.positions)
+    return residual.pre, *((block.d_ff, block.kind) if isinstance(block, FeedForward) else ())
 
 
 def _weights(norm: Any, block: Any, names: Sequence[str]) -> Iterator[Tensor | None]:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from nmt.layers.choices import Activation
 
-SIZES = (0, 1, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 65)
-"""Around the numbers of elements that are handled at once: 8, 16, and 32 on tiles."""
+SIZES = (0, 1, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65)
+"""Around the numbers of elements that are handled at once: 8, 16, and 32 or 64 on tiles."""
 FLOATS = (torch.float32, torch.bfloat16)
 Arguments = list[Any]
 

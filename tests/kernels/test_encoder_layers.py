@@ -15,8 +15,8 @@ from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.low_precision import in_low_precision
 from nmt.models import build_model
 from nmt.models.configs import EncoderConfig, Pooling, TransformerConfig
-from nmt.models.fused_layers import encoded
-from nmt.models.stack import through
+from nmt.models.fused_layers import LONGEST_SOURCE, encoded
+from nmt.models.stack import SelfAttentionLayer, through
 from nmt.models.transformer import Transformer
 from nmt.runtime_config import Precision
 from tests.kernels.test_search_kernels import IN_KERNELS
@@ -70,6 +70,7 @@ def inputs(model: Transformer) -> tuple[Tensor, Tensor]:
         {"qk_norm": True, "positions": Positions.rotary},
         {"positions": Positions.rotary, "d_model": 96, "d_ff": 160, "norm_order": NormOrder.post},
         {"encoder_sharing": [1, 2, 1]},
+        {"d_model": 64, "d_ff": 128, "num_heads": 2},  # as the tiles of AMX take bytes
     ],
 )
 @pytest.mark.parametrize("precision", IN_KERNELS)
@@ -141,6 +142,38 @@ def test_layers_that_the_kernel_does_not_know_are_called(calls: list[tuple[int, 
     with torch.no_grad():
         model.encode(ids, mask)
     assert calls == [(14, 24)]
+
+
+class Doubled(SelfAttentionLayer):
+    """A layer that the kernel does not know."""
+
+    def forward(self, x: Tensor, mask: Tensor, *, is_causal: bool = False) -> Tensor:
+        return 2 * super().forward(x, mask, is_causal=is_causal)
+
+
+def test_layers_that_are_not_alike_are_called(calls: list[tuple[int, ...]]) -> None:
+    model = transformer(positions=Positions.rotary)
+    other = transformer(positions=Positions.rotary, norm_order=NormOrder.post, d_ff=16).encoder_layers[0]
+    own = transformer(positions=Positions.rotary).encoder_layers[0]
+    own.__class__ = Doubled
+    with torch.inference_mode():
+        x, mask = inputs(model)
+        arguments = mask, prepared(mask[:, None, None], x)
+        stacks: list[list[Any]] = [[model.encoder_layers[0], layer] for layer in (other, own)]
+        for layers in (*stacks, []):
+            expected = through(layers, x, arguments[1])
+            assert torch.equal(encoded(layers, x, *arguments), expected)
+        encoded(model.encoder_layers, x, *arguments, drop=0.5)
+        assert not calls
+
+
+def test_a_long_source_goes_through_the_modules(calls: list[tuple[int, ...]]) -> None:
+    """Whose attention is faster there."""
+    model = transformer(positions=Positions.rotary)
+    with torch.inference_mode():
+        for length in (LONGEST_SOURCE, LONGEST_SOURCE + 1):
+            model.encode(torch.full((1, length), 7), torch.ones(1, length, dtype=torch.bool))
+    assert calls == [(LONGEST_SOURCE, 24)]
 
 
 @pytest.mark.parametrize("pooling", [*Pooling])

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-TESTS = ("test_arguments.py", "test_not_finite.py", "test_fused.py", "test_search_kernels.py")
+TESTS = (
+    *("test_arguments.py", "test_not_finite.py", "test_fused.py", "test_search_kernels.py"),
+    "test_encoder_layers.py",
+)
 NUM_CALLS = 200
 SANITIZERS = (
     "-fsanitize=address,undefined",

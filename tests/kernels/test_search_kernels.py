@@ -126,6 +126,25 @@ def test_sums_of_the_largest_numbers_do_not_overflow(sign: int) -> None:
     assert_close(LowPrecisionLinear(linear, Precision.int8)(x), x @ linear.weight.t())
 
 
+@needs_int8
+@pytest.mark.parametrize("num_rows", [1, 5, 16, 17, 32, 33, 100])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (64, 31), (64, 33), (99, 70), (128, 64), (320, 70)])
+def test_products_of_bytes_are_exact_for_any_number_of_rows(num_rows: int, inputs: int, outputs: int) -> None:
+    """Of many rows in tiles of AMX, and of few, and of other sizes, in vectors."""
+    linear, x = nn.Linear(inputs, outputs), torch.randn(num_rows, inputs)
+    multiply = LowPrecisionLinear(linear, Precision.int8)
+    found = multiply(x)
+    assert torch.equal(found, torch.cat([multiply(row) for row in x.split(1)]))
+    weight = (linear.weight / multiply.scales[:, None]).round()
+    largest = x.abs().amax(1, keepdim=True)
+    sums = (x * (127 / largest)).round().double() @ weight.double().t()
+    expected = sums.float() * (multiply.scales * (largest / 127)) + linear.bias
+    assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    x[0, 0] = torch.nan
+    assert multiply(x)[0].isnan().all()
+    assert torch.equal(multiply(x)[1:], found[1:])
+
+
 class Projection(nn.Module):
     """As much of a model as choosing continuations asks for."""
 
