@@ -26,8 +26,6 @@ from nmt.models.stack import FeedForwardSublayer, SelfAttentionLayer, SummarySub
 
 BLOCKS = (MultiHeadAttention, Ssru, FeedForward)
 """Blocks of sublayers that the kernels know; one derived from them may do something else."""
-
-
 LONGEST_SOURCE = 128
 """Tokens up to which the kernel of the encoder is as fast as its modules, whose attention is torch's."""
 
