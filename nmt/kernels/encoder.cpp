@@ -63,18 +63,10 @@ void attend_in_sentences(const Heads<A>& heads, const float* keys_values, const 
 template <typename A>
 void self_attention(float* x, Weights weights, size_t place, const Shared& shared, const std::vector<int64_t>& starts) {
   const auto [N, D, H, C, E] = shared.sizes;
-  const int64_t width = H * (C + E);
   residual<A>(x, weights, place, shared, [&](const A* in, const auto& finish) {
-    const auto queries = room(N * H * C), keys_values = room(N * width);
+    const auto queries = room(N * H * C), keys_values = room(N * H * (C + E));
     const auto context = room<A>(N * H * E);
-    linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
-    linear_map(weights, place + 4, width, D)(in, N, keys_values.get());
-    norm_heads(queries.get(), H * C, weights, place + 8, shared);
-    norm_heads(keys_values.get(), width, weights, place + 9, shared);
-    if (shared.angles != nullptr) {
-      rotate_heads(queries.get(), N, H * C, H, C, shared.angles, C);
-      rotate_heads(keys_values.get(), N, width, H, C, shared.angles, C);
-    }
+    project(in, weights, place, shared, C, queries.get(), keys_values.get());
     attend_in_sentences(Heads<A>{queries.get(), context.get(), N, H, C, E}, keys_values.get(), starts);
     linear_map(weights, place + 6, D, H * E)(context.get(), N, x, finish);
   });

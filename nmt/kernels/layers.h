@@ -75,7 +75,7 @@ class Norm {
 // Rotates channels 2i and 2i + 1 of all heads (N, H, C), whose rows lie `stride` apart; table (C) has sines and
 // cosines, for each row `table_stride` further on.
 inline void rotate_heads(float* x, int64_t N, int64_t stride, int64_t H, int64_t C, const float* table,
-                         int64_t table_stride = 0) {
+                         int64_t table_stride) {
   for (int64_t n = 0; n < N; ++n, table += table_stride) {
     for (int64_t h = 0; h < H; ++h) {
       float* row = x + n * stride + h * C;
@@ -255,6 +255,23 @@ inline void norm_heads(float* x, int64_t stride, Weights weights, size_t place, 
   const auto [N, D, H, C, E] = shared.sizes;
   if (weights[place].has_value())
     Norm(weights[place], std::nullopt, C, shared.head_eps, true).in_heads(x, N, stride, H);
+}
+
+// Writes the queries (N, H * C) of self-attention, and its keys and values (N, H * C + H * E), of the rows `in` (N, D):
+// normed in heads and rotated. Rows of the angles lie `step` apart.
+template <typename A>
+void project(const A* in, Weights weights, size_t place, const Shared& shared, int64_t step, float* queries,
+             float* keys_values) {
+  const auto [N, D, H, C, E] = shared.sizes;
+  const int64_t width = H * (C + E);
+  linear_map(weights, place + 2, H * C, D)(in, N, queries);
+  linear_map(weights, place + 4, width, D)(in, N, keys_values);
+  norm_heads(queries, H * C, weights, place + 8, shared);
+  norm_heads(keys_values, width, weights, place + 9, shared);
+  if (shared.angles != nullptr) {
+    rotate_heads(queries, N, H * C, H, C, shared.angles, step);
+    rotate_heads(keys_values, N, width, H, C, shared.angles, step);
+  }
 }
 
 // x = x + sublayer(norm(x)), or norm(x + sublayer(x)): sublayer(in, finish) ends in a linear map with this finish. Rows

@@ -140,14 +140,7 @@ void self_attention(float* x, Weights weights, size_t place, const Shared& share
   residual<A>(x, weights, place, shared, [&](const A* in, const auto& finish) {
     const auto queries = room(N * H * C), new_column = room(N * width);
     const auto context = room<A>(N * H * E);
-    linear_map(weights, place + 2, H * C, D)(in, N, queries.get());
-    linear_map(weights, place + 4, width, D)(in, N, new_column.get());
-    norm_heads(queries.get(), H * C, weights, place + 8, shared);
-    norm_heads(new_column.get(), width, weights, place + 9, shared);
-    if (shared.angles != nullptr) {
-      rotate_heads(queries.get(), N, H * C, H, C, shared.angles);
-      rotate_heads(new_column.get(), N, width, H, C, shared.angles);
-    }
+    project(in, weights, place, shared, 0, queries.get(), new_column.get());
     const int64_t count = N * width;
     for (int64_t i = 0; i < count; i += LANES) store(column + i, load(new_column.get() + i, count - i), count - i);
     attend_to_past(Heads<A>{queries.get(), context.get(), N, H, C, E}, past);
