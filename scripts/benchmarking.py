@@ -25,7 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-ALLOCATOR = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1073741824:glibc.malloc.top_pad=67108864"
+ALLOCATOR = ":".join(
+    f"glibc.malloc.{setting}"
+    for setting in ("mmap_max=0", "trim_threshold=2147483647", "top_pad=67108864", "hugetlb=1")
+)
 """$GLIBC_TUNABLES that sets the allocator of a peer as `nmt.runtime.prepare` sets ours."""
 PEER_PACKAGES = (
     "torch",

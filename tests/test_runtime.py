@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +74,34 @@ def test_products_of_many_shapes_are_not_all_kept() -> None:
     if kept < 60:
         pytest.skip(f"torch keeps only {kept} MB here")
     assert growth() < kept / 3
+
+
+HUGE_PAGES = """
+import re
+import torch
+from nmt.runtime import prepare
+from nmt.runtime_config import RuntimeConfig
+
+prepare(RuntimeConfig(device="cpu"))
+tensor = torch.zeros(16 << 20)
+number = tensor.data_ptr() + (32 << 20)
+with open("/proc/self/smaps", encoding="utf-8") as lines:
+    for line in lines:
+        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= number < int(found[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            print("hg" in line.split())
+"""
+"""Prints whether Linux is asked for huge pages in the middle of a tensor of 64 MB."""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets the allocator of glibc")
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="Linux has no huge pages"
+)
+def test_tensors_are_in_huge_pages() -> None:
+    command = [sys.executable, "-c", HUGE_PAGES]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"
 
 
 def test_auto_device_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
