@@ -41,7 +41,7 @@ UNITS = {
 }
 """Files that are compiled together, since reading the headers of torch takes longer than most of them."""
 HEADERS = (
-    *("torch.h", "lanes.h", "tiles.h", "packing.h", "products.h", "panels.h"),
+    *("torch.h", "lanes.h", "deal.h", "tiles.h", "packing.h", "products.h", "panels.h"),
     *("int8.h", "linear.h", "layers.h", "heads.h", "arguments.h", "dropout.h"),
 )
 LIBRARY = "library.so"

@@ -6,6 +6,7 @@
 // Shapes: B sentences, H heads, C channels of a head, T queries, S keys.
 
 #include "arguments.h"
+#include "deal.h"
 #include "dropout.h"
 #include "heads.h"
 #include "lanes.h"
@@ -35,7 +36,7 @@ Tensor rotate(const Tensor& x, const Tensor& table, double sense) {
     const T* in = data_of<T>("x", x, x.sizes(), Layout::dense_rows);
     T* result = out.data_ptr<T>();
     const int64_t rows = x.numel() ? sentences * length : 0;
-    at::parallel_for(0, rows, GRAIN / (heads * channels + 1) + 1, [&](int64_t begin, int64_t end) {
+    deal(rows, GRAIN / (heads * channels + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t t = row % length;
         const T* from = in + row / length * x.stride(0) + t * x.stride(1);
@@ -167,7 +168,7 @@ std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Ten
     weights = at::empty({n.sentences, n.heads, n.queries, n.ld}, q.options().dtype(at::kFloat));
     T* os = out.data_ptr<T>();
     float* all_weights = weights.data_ptr<float>();
-    at::parallel_for(0, n.num_products(), 1, [&](int64_t begin, int64_t end) {
+    deal(n.num_products(), 1, [&](int64_t begin, int64_t end) {
       Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
       const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
       std::vector<float> result(n.buffer_size()), dropped(n.queries * n.ld);
@@ -219,7 +220,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad, const 
     grad_k = n.result(k.sizes(), q.options());
     grad_v = n.result(v.sizes(), q.options());
     T *gq = grad_q.data_ptr<T>(), *gk = grad_k.data_ptr<T>(), *gv = grad_v.data_ptr<T>();
-    at::parallel_for(0, n.num_products(), 1, [&](int64_t begin, int64_t end) {
+    deal(n.num_products(), 1, [&](int64_t begin, int64_t end) {
       Pointee<decltype(products)> product(n.queries, n.keys, n.channels());
       const int64_t ld_s = n.ld_scores(), ld_c = n.ld_channels();
       std::vector<float> result(n.buffer_size()), dropped(n.queries * n.ld), scores(n.queries * n.ld);

@@ -106,15 +106,23 @@ class TileProducts {
   template <InnerAxis A, InnerAxis B, typename L, typename R>
   void operator()(const Matrix<L>& a, const Matrix<R>& b, float* out, int64_t ld) {
     const int64_t inner = A == InnerAxis::rows ? a.rows : a.cols;
-    const PackedMatrix left(A == InnerAxis::rows ? a.cols : a.rows, inner, left_);
-    const PackedMatrix right(B == InnerAxis::rows ? b.cols : b.rows, inner, right_);
+    const int64_t rows = A == InnerAxis::rows ? a.cols : a.rows, cols = B == InnerAxis::rows ? b.cols : b.rows;
+    const PackedMatrix left(rows, inner, left_), right(cols, inner, right_);
     pack_part<false, A>(a.data, a.stride, a.rows, a.cols, left, 0, left.depths);
     pack_part<true, B>(b.data, b.stride, b.rows, b.cols, right, 0, right.depths);
     for (int64_t i = 0; i < left.panels; ++i) {
       for (int64_t j = 0; j < right.panels; ++j) {
-        clear_sums();
-        add_products(left.panel(i), right.panel(j), left.depths);
-        store_sums(out + i * BLOCK * ld + j * BLOCK, ld);
+        const auto multiply = [&]<int64_t ROWS, int64_t COLS>() {
+          clear_sums();
+          add_products<ROWS, COLS>(left.panel(i), right.panel(j), left.depths);
+          store_sums<ROWS, COLS>(out + i * BLOCK * ld + j * BLOCK, ld);
+        };
+        const bool lower = rows - i * BLOCK > EDGE, wide = cols - j * BLOCK > EDGE;  // most sentences are short
+        if (lower) {
+          wide ? multiply.template operator()<BLOCK, BLOCK>() : multiply.template operator()<BLOCK, EDGE>();
+        } else {
+          wide ? multiply.template operator()<EDGE, BLOCK>() : multiply.template operator()<EDGE, EDGE>();
+        }
       }
     }
   }

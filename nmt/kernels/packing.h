@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "deal.h"
 #include "lanes.h"
 #include "tiles.h"
 #include "torch.h"
@@ -99,14 +100,15 @@ class PackedMatrix {
 };
 
 // Writes depths first .. last - 1 of all panels of a matrix (rows, cols) whose rows lie `ld` apart. Tiles of a right
-// factor are PAIRED.
+// factor are PAIRED. The second tile of a panel that ends in the first is left as it is.
 template <bool PAIRED, InnerAxis INNER, typename T>
 void pack_part(const T* in, int64_t ld, int64_t rows, int64_t cols, const PackedMatrix& packed, int64_t first,
                int64_t last) {
   constexpr bool down = INNER == InnerAxis::rows;
+  const int64_t edges = ceil_div(down ? cols : rows, EDGE);
   UIntVec tile[EDGE];
   for (int64_t d = first; d < last; ++d) {
-    for (int64_t e = 0; e < 2 * packed.panels; ++e) {
+    for (int64_t e = 0; e < std::min(edges, 2 * packed.panels); ++e) {
       for (int64_t i = 0; i < EDGE; ++i) {
         tile[i] = down ? paired_rows(in, ld, rows, cols, d * DEPTH + 2 * i, e * EDGE)
                        : row_words(in, ld, rows, cols, e * EDGE + i, d * DEPTH);
@@ -122,7 +124,7 @@ template <bool PAIRED, InnerAxis INNER, typename T>
 PackedMatrix pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
   constexpr bool down = INNER == InnerAxis::rows;
   const PackedMatrix packed(down ? cols : rows, down ? rows : cols);
-  at::parallel_for(0, packed.depths, 1 + 32 / (packed.panels + 1), [&](int64_t begin, int64_t end) {
+  deal(packed.depths, 1 + 32 / (packed.panels + 1), [&](int64_t begin, int64_t end) {
     pack_part<PAIRED, INNER>(in, ld, rows, cols, packed, begin, end);
   });
   return packed;

@@ -5,6 +5,7 @@
 // Shapes: M rows, K and N the widths of a linear map, D width of the hidden states, V vocabulary.
 
 #include "arguments.h"
+#include "deal.h"
 #include "dropout.h"
 #include "lanes.h"
 #include "products.h"
@@ -33,7 +34,7 @@ Tensor smoothed_nll_(Tensor logits, const Tensor& targets, double smoothing) {
   dispatch("logits", logits.scalar_type(), [&](auto* type) {
     using T = Pointee<decltype(type)>;
     T* all_logits = mutable_data_of<T>("logits", logits, logits.sizes());
-    at::parallel_for(0, rows, 4, [&](int64_t begin, int64_t end) {
+    deal(rows, 4, [&](int64_t begin, int64_t end) {
       std::vector<float> buffer(padded(vocabulary));
       float* e = buffer.data();
       for (int64_t m = begin; m < end; ++m) {
@@ -96,11 +97,11 @@ Tensor sums_of_columns(const Tensor& x) {
   Tensor out = at::empty({cols}, x.options().dtype(at::kFloat));
   const at::BFloat16* in = x.const_data_ptr<at::BFloat16>();
   float* o = out.data_ptr<float>();
-  constexpr int64_t WIDTH = 16 * LANES, ROWS_AHEAD = 8;  // columns whose sums stay in the first cache
-  at::parallel_for(0, ceil_div(cols, WIDTH), GRAIN / (WIDTH * rows + 1) + 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t WIDTH = 4 * LANES, ROWS_AHEAD = 8;  // columns whose sums stay in the first cache
+  deal(ceil_div(cols, WIDTH), GRAIN / (WIDTH * rows + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t first = begin * WIDTH; first < std::min(cols, end * WIDTH); first += WIDTH) {
       const int64_t last = std::min(cols, first + WIDTH);
-      float sums[WIDTH] = {};
+      alignas(64) float sums[WIDTH] = {};
       for (int64_t m = 0; m < rows; ++m) {
         const at::BFloat16* row = in + m * cols;
         for (int64_t c = first; c < last; c += LANES) {
@@ -169,7 +170,7 @@ std::tuple<Tensor, Tensor, Tensor> projected_nll(const Tensor& hidden, const Ten
     multiply(h, count, inner, forward, l, vocabulary, identity);
     losses.narrow(0, first, count)
         .copy_(smoothed_nll_(buffer.narrow(0, 0, count), targets.narrow(0, first, count), smoothing));
-    multiply(l, count, vocabulary, backward, gh, inner, identity);
+    multiply_deep(l, count, vocabulary, backward, gh, inner);
     outer_product(l, vocabulary, h, inner, count, grad_weight.data_ptr<float>(), first > 0);
   }
   return {losses, grad_hidden, grad_weight};

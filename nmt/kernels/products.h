@@ -15,6 +15,7 @@ namespace nmt {
 
 constexpr int64_t CACHE_BYTES = 1 << 20;  // bytes of the right factor, or of sums, that stay in the cache of a core
 constexpr int64_t PIECE = 4;              // depths that are multiplied between two steps of other work
+constexpr int64_t STEP = 8;               // depths of two panels that stay in the first cache, beside other numbers
 
 // Writes blocks of sums, once finish() has been applied, to out (rows, cols): a few rows at each step, while the next
 // block is multiplied.
@@ -42,6 +43,7 @@ class BlockWriter {
     const float* sums = sums_ + row_ * BLOCK;
     T* out = out_ + (top + row_) * cols + side;
     for (int64_t r = row_; r < end; ++r, sums += BLOCK, out += cols) {
+      __builtin_prefetch(out + BLOCK, 1);  // the row of the next block, to be written
       if (whole_) {
         const Vec left = finish(top + r, side, load(sums), LANES);
         const Vec right = finish(top + r, side + LANES, load(sums + LANES), LANES);
@@ -101,7 +103,7 @@ void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& mak
   // the cache, and there are enough groups for all threads.
   const int64_t threads = at::get_num_threads(), bytes = panels * depths * 2 * TILE_BYTES;
   const int64_t groups = std::min(panels, std::max(ceil_div(bytes, CACHE_BYTES), blocks >= 2 * threads ? 1 : threads));
-  at::parallel_for(0, groups * blocks, 1, [&](int64_t begin, int64_t end) {
+  deal(groups * blocks, 1, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     auto left = make_left();
     BlockWriter<T, F> writer(out, rows, cols, finish);
@@ -115,9 +117,9 @@ void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& mak
         for (int64_t d = 0; d < depths; d += PIECE) {
           const int64_t count = std::min(PIECE, depths - d);
           if (rows - top > EDGE) {
-            add_products<BLOCK, FACTORS>(in.from(d), right(p, d), count);
+            add_products<BLOCK, BLOCK, FACTORS>(in.from(d), right(p, d), count);
           } else {
-            add_products<EDGE, FACTORS>(in.from(d), right(p, d), count);
+            add_products<EDGE, BLOCK, FACTORS>(in.from(d), right(p, d), count);
           }
           writer.step(ceil_div(BLOCK * PIECE, depths));
           next.step(lines);
@@ -129,27 +131,81 @@ void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& mak
   });
 }
 
+// The block of rows of left (rows, inner) from `top` on, `depths` tiles from depth d on. Whole blocks of bfloat16 are
+// read in place; others are copied, rounded to bfloat16 and filled up with zeros.
+template <typename L>
+Panel block_of(const L* left, int64_t rows, int64_t inner, int64_t top, const PackedMatrix& copy, int64_t d,
+               int64_t depths) {
+  const L* block = left + top * inner + d * DEPTH;
+  if (std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0)
+    return {block, block + EDGE * inner, 2 * inner, 2 * DEPTH};
+  pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner - d * DEPTH, copy, 0, depths);
+  return copy.panel(0);
+}
+
 // The same for left (rows, inner) and right (inner, cols). `out` is bfloat16 or float32, and so is `left`, which is
 // rounded to bfloat16.
 template <typename L, typename T, typename F>
 void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& right, T* out, int64_t cols,
               const F& finish) {
   const auto make_left = [&] {
-    return [&, copy = PackedMatrix(BLOCK, inner), copied = int64_t(-1)](int64_t top) mutable {
-      // Whole blocks of bfloat16 are read in place; others are copied and filled up with zeros.
-      const L* block = left + top * inner;
-      const bool in_place = std::is_same_v<L, at::BFloat16> && top + BLOCK <= rows && inner % DEPTH == 0;
-      if (!in_place && copied != top) {
-        pack_part<false, InnerAxis::columns>(block, inner, rows - top, inner, copy, 0, copy.depths);
-        copied = top;
-      }
-      const Panel tiles = in_place ? Panel{block, block + EDGE * inner, 2 * inner, 2 * DEPTH} : copy.panel(0);
+    return [&, copy = PackedMatrix(BLOCK, inner), block = Panel{}, taken = int64_t(-1)](int64_t top) mutable {
+      if (taken != top) block = block_of(left, rows, inner, taken = top, copy, 0, copy.depths);
       const int64_t next_rows = std::max<int64_t>(0, std::min(BLOCK, rows - top - BLOCK));
-      return LeftBlock{tiles, {block + BLOCK * inner, 64, next_rows * inner * int64_t(sizeof(L)) / 64}};
+      const L* next = left + (top + BLOCK) * inner;
+      return LeftBlock{block, {next, 64, next_rows * inner * int64_t(sizeof(L)) / 64}};
     };
   };
   const auto panel = [&](int64_t p, int64_t d) { return right.panel(p, d); };
   multiply_blocks<Factors::bfloat16>(rows, cols, right.depths, make_left, panel, out, finish);
+}
+
+// Writes finish(row, col, sums, count) of a block at (top, side) to out (rows, cols), for 16 sums at a time.
+template <typename T, typename F>
+void write_block(const float* sums, int64_t top, int64_t side, T* out, int64_t rows, int64_t cols, const F& finish) {
+  for (int64_t i = 0; i < std::min(BLOCK, rows - top); ++i) {
+    for (int64_t j = 0; j < std::min(BLOCK, cols - side); j += LANES) {
+      const int64_t r = top + i, c = side + j;
+      store(out + r * cols + c, finish(r, c, load(sums + i * BLOCK + j), cols - c), cols - c);
+    }
+  }
+}
+
+// out (rows, cols) = left right, for an inner axis so long that the rows of a block do not stay in the cache: part
+// after part of the axis is multiplied, of as many rows as have room for their sums there.
+inline void multiply_deep(const at::BFloat16* left, int64_t rows, int64_t inner, const PackedMatrix& right,
+                          at::BFloat16* out, int64_t cols) {
+  if (cols == 0) return;
+  const int64_t blocks = ceil_div(rows, BLOCK), panels = right.panels;
+  const int64_t most = std::max<int64_t>(1, CACHE_BYTES / 4 / (panels * BLOCK * BLOCK * 4));
+  const int64_t groups = std::max(ceil_div(blocks, most), std::min<int64_t>(blocks, at::get_num_threads()));
+  deal(groups, 1, [&](int64_t begin, int64_t end) {
+    const Tiles tiles;
+    const PackedMatrix copy(BLOCK, STEP * DEPTH);
+    const at::Tensor scratch = at::empty({ceil_div(blocks, groups) * panels * BLOCK * BLOCK}, at::kFloat);
+    for (int64_t group = begin; group < end; ++group) {
+      const int64_t first = blocks * group / groups, last = blocks * (group + 1) / groups;
+      for (int64_t d = 0; d < right.depths; d += STEP) {
+        const int64_t depths = std::min(STEP, right.depths - d);
+        float* sums = scratch.data_ptr<float>();
+        for (int64_t e = first; e < last; ++e) {
+          const Panel block = block_of(left, rows, inner, e * BLOCK, copy, d, depths);
+          for (int64_t p = 0; p < panels; ++p, sums += BLOCK * BLOCK) {
+            d ? load_sums(sums) : clear_sums();
+            add_products(block, right.panel(p, d), depths);
+            store_sums(sums);
+          }
+        }
+      }
+      const float* sums = scratch.data_ptr<float>();
+      for (int64_t e = first; e < last; ++e) {
+        for (int64_t p = 0; p < panels; ++p, sums += BLOCK * BLOCK) {
+          write_block(sums, e * BLOCK, p * BLOCK, out, rows, cols,
+                      [](int64_t, int64_t, Vec sum, int64_t) { return sum; });
+        }
+      }
+    }
+  });
 }
 
 // out (rows, cols) = left^T right, for left (size, rows) and right (size, cols); with `adds` the product is added to
@@ -166,17 +222,18 @@ inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFlo
   const int64_t height = std::min(rows, cols), width = std::max(rows, cols);
   const at::BFloat16* wide = swapped ? left : right;
   const PackedMatrix a = pack<false, InnerAxis::rows>(swapped ? right : left, height, size, height);
-  constexpr int64_t STEP = 256 / DEPTH;  // depths at a time, so that a panel of `b` stays in the first cache
   const int64_t blocks = a.panels;
   const int64_t group = std::max<int64_t>(1, CACHE_BYTES / (blocks * BLOCK * BLOCK * 4));  // panels of `b`
-  at::parallel_for(0, ceil_div(width, BLOCK), 1, [&](int64_t begin, int64_t end) {
+  // Each part reads all of `a`: few parts, but one for each thread.
+  const int64_t panels = ceil_div(width, BLOCK), least = std::min<int64_t>(8, ceil_div(panels, at::get_num_threads()));
+  deal(panels, least, [&](int64_t begin, int64_t end) {
     const Tiles tiles;
     const int64_t most = std::min(group, end - begin);
     const PackedMatrix b(most * BLOCK, STEP * DEPTH);
     const at::Tensor scratch = at::empty({most * blocks * BLOCK * BLOCK}, at::kFloat);
     float* const all_sums = scratch.data_ptr<float>();
     for (int64_t first = begin; first < end; first += group) {
-      const int64_t count = std::min(group, end - first), lines = ceil_div(2 * TILE_BYTES / 64 * STEP, count);
+      const int64_t count = std::min(group, end - first);
       const at::BFloat16* column = wide + first * BLOCK;
       for (int64_t d = 0; d < a.depths; d += STEP, column += STEP * DEPTH * width) {
         const int64_t depths = std::min(STEP, a.depths - d);
@@ -185,14 +242,7 @@ inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFlo
           for (int64_t e = 0; e < blocks; ++e) {
             float* sums = all_sums + (f * blocks + e) * BLOCK * BLOCK;
             d ? load_sums(sums) : clear_sums();
-            const int64_t row = STEP * DEPTH * (blocks + e) / blocks;
-            Prefetcher next_tiles{a.tile(e, d + STEP, 0) + f * lines * 64, 64, lines};
-            Prefetcher next_rows{column + row * width + f * BLOCK, 2 * width, ceil_div(STEP * DEPTH, blocks)};
-            for (int64_t piece = 0; piece < depths; piece += PIECE) {
-              add_products(a.panel(e, d + piece), b.panel(f, piece), std::min(PIECE, depths - piece));
-              next_tiles.step(ceil_div(lines * PIECE, STEP));
-              next_rows.step(ceil_div(DEPTH * PIECE, blocks));
-            }
+            add_products(a.panel(e, d), b.panel(f, 0), depths);
             store_sums(sums);
           }
         }
@@ -201,15 +251,10 @@ inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFlo
       for (int64_t f = first; f < first + count; ++f) {
         for (int64_t e = 0; e < blocks; ++e, sums += BLOCK * BLOCK) {
           if (swapped) transpose_block(sums);
-          const int64_t top = (swapped ? f : e) * BLOCK, side = (swapped ? e : f) * BLOCK;
-          for (int64_t i = 0; i < std::min(BLOCK, rows - top); ++i) {
-            for (int64_t j = 0; j < std::min(BLOCK, cols - side); j += LANES) {
-              float* o = out + (top + i) * cols + side + j;
-              const int64_t n = cols - side - j;
-              const Vec sum = load(sums + i * BLOCK + j);
-              store(o, adds ? load(o, n) + sum : sum, n);
-            }
-          }
+          write_block(sums, (swapped ? f : e) * BLOCK, (swapped ? e : f) * BLOCK, out, rows, cols,
+                      [=](int64_t r, int64_t c, Vec sum, int64_t n) {
+                        return adds ? load(out + r * cols + c, n) + sum : sum;
+                      });
         }
       }
     }

@@ -84,40 +84,40 @@ inline void load_sums(const float* sums) {
   _tile_loadd(3, sums + EDGE * BLOCK + EDGE, BLOCK * 4);
 }
 
-// With ROWS = EDGE only the two upper tiles are stored.
-template <int64_t ROWS = BLOCK>
+// With ROWS = EDGE only the upper tiles are stored, with COLS = EDGE only the left ones.
+template <int64_t ROWS = BLOCK, int64_t COLS = BLOCK>
 inline void store_sums(float* sums, int64_t stride = BLOCK) {
   _tile_stored(0, sums, stride * 4);
-  _tile_stored(1, sums + EDGE, stride * 4);
-  if (ROWS == EDGE) return;
-  _tile_stored(2, sums + EDGE * stride, stride * 4);
-  _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
+  if (COLS > EDGE) _tile_stored(1, sums + EDGE, stride * 4);
+  if (ROWS > EDGE) _tile_stored(2, sums + EDGE * stride, stride * 4);
+  if (ROWS > EDGE && COLS > EDGE) _tile_stored(3, sums + EDGE * stride + EDGE, stride * 4);
 }
 
 // The numbers of two tiles that are multiplied: both bfloat16, or bytes without a sign and bytes with one.
 enum class Factors { bfloat16, bytes };
 
-// Adds the product of left (ROWS, inner) and right (inner, BLOCK) to the sums, for `depths` tiles along the inner axis.
-// With ROWS = EDGE only the two upper tiles are computed.
-template <int64_t ROWS = BLOCK, Factors FACTORS = Factors::bfloat16>
+// Adds the product of left (ROWS, inner) and right (inner, COLS) to the sums, for `depths` tiles along the inner axis.
+// With ROWS = EDGE only the upper tiles are computed, with COLS = EDGE only the left ones.
+template <int64_t ROWS = BLOCK, int64_t COLS = BLOCK, Factors FACTORS = Factors::bfloat16>
 inline void add_products(const Panel& left, const Panel& right, int64_t depths) {
+  constexpr bool lower = ROWS > EDGE, wide = COLS > EDGE;
   const char *left0 = (const char*)left.first, *left1 = (const char*)left.second;
   const char *right0 = (const char*)right.first, *right1 = (const char*)right.second;
   for (int64_t d = 0; d < depths; ++d) {
     _tile_loadd(4, left0 + d * left.next, left.row);
     _tile_loadd(6, right0 + d * right.next, right.row);
-    if (ROWS > EDGE) _tile_loadd(5, left1 + d * left.next, left.row);
-    _tile_loadd(7, right1 + d * right.next, right.row);
+    if (lower) _tile_loadd(5, left1 + d * left.next, left.row);
+    if (wide) _tile_loadd(7, right1 + d * right.next, right.row);
     if constexpr (FACTORS == Factors::bytes) {
       _tile_dpbusd(0, 4, 6);
-      if (ROWS > EDGE) _tile_dpbusd(2, 5, 6);
-      _tile_dpbusd(1, 4, 7);
-      if (ROWS > EDGE) _tile_dpbusd(3, 5, 7);
+      if (lower) _tile_dpbusd(2, 5, 6);
+      if (wide) _tile_dpbusd(1, 4, 7);
+      if (lower && wide) _tile_dpbusd(3, 5, 7);
     } else {
       _tile_dpbf16ps(0, 4, 6);
-      if (ROWS > EDGE) _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      if (ROWS > EDGE) _tile_dpbf16ps(3, 5, 7);
+      if (lower) _tile_dpbf16ps(2, 5, 6);
+      if (wide) _tile_dpbf16ps(1, 4, 7);
+      if (lower && wide) _tile_dpbf16ps(3, 5, 7);
     }
   }
 }

@@ -8,6 +8,7 @@
 // Shapes: M rows, D width.
 
 #include "arguments.h"
+#include "deal.h"
 #include "dropout.h"
 #include "lanes.h"
 #include "torch.h"
@@ -26,7 +27,7 @@ using at::Tensor;
 // Calls f(first, count) for `size` elements, LANES or fewer at a time, on all threads.
 template <typename F>
 void for_each_vector(int64_t size, const F& f) {
-  at::parallel_for(0, ceil_div(size, LANES), GRAIN / LANES, [&](int64_t begin, int64_t end) {
+  deal(ceil_div(size, LANES), GRAIN / LANES, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) f(g * LANES, std::min(LANES, size - g * LANES));
   });
 }
@@ -113,7 +114,7 @@ Tensor normed(const Tensor& x, const float* weight, const float* bias, double ep
     const auto* in = data_of<Pointee<decltype(type)>>("x", x, x.sizes());
     dispatch("dtype", dtype, [&](auto* type) {
       auto* o = out.data_ptr<Pointee<decltype(type)>>();
-      at::parallel_for(0, rows, GRAIN / width + 1, [&](int64_t begin, int64_t end) {
+      deal(rows, GRAIN / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t m = begin; m < end; ++m) {
           const auto* row = in + m * width;
           Vec sum = {}, squares = {};
@@ -156,7 +157,7 @@ std::tuple<Tensor, Tensor, Tensor> normed_backward(const Tensor& grad, const Ten
       using T = Pointee<decltype(type)>;
       const T* in = data_of<T>("x", x, x.sizes());
       T* gx = grad_x.data_ptr<T>();
-      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+      deal(parts, 1, [&](int64_t first, int64_t last) {
         for (int64_t m = first * part; m < std::min(rows, last * part); ++m) {
           float *gw = all_gw + m / part * width, *gb = all_gb + m / part * width;
           const float center = CENTERS ? means[m] : 0.0f, s = scales[m];

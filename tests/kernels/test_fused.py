@@ -261,13 +261,14 @@ def test_attention_drops_weights_and_knows_it_in_backward() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("rows", [1, 1300])
+@pytest.mark.parametrize("vocab_size", [101, 611, 640])  # tiles multiply 256 of it at once, and 32 in place
 def test_projected_nll_is_that_of_its_logits(
-    monkeypatch: pytest.MonkeyPatch, rows: int, smoothing: float, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, vocab_size: int, rows: int, smoothing: float, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(fused, "LOGITS_AT_ONCE", 600 * 101)  # the last of three parts has 100 rows
-    output = torch.nn.Linear(48, 101, bias=False)
+    monkeypatch.setattr(fused, "LOGITS_AT_ONCE", 600 * vocab_size)  # the last of three parts has 100 rows
+    output = torch.nn.Linear(48, vocab_size, bias=False)
     (hidden,) = leaves((rows, 48))
-    targets = torch.randint(101, (rows,))
+    targets = torch.randint(vocab_size, (rows,))
     inputs = [hidden, output.weight]
     assert fused.can_project_nll(hidden, output.weight)
     with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
