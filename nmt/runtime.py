@@ -10,6 +10,7 @@ Mixed precision: Micikevicius et al. 2018.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import platform
@@ -17,6 +18,7 @@ import random
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,7 +31,8 @@ from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 SMALLEST_LOSS_SCALE = 2.0**-14
 
 RESERVED = 15 << 27
-"""Addresses for tensors on CPU, in bytes; glibc keeps at most 2 GB of freed memory."""
+"""Addresses for tensors on CPU, in bytes: with what else the heap has free at the start, less than the 2 GB
+at which glibc returns freed memory to the system, and the huge pages with it."""
 
 
 def resolve_device(cfg: RuntimeConfig) -> torch.device:
@@ -160,11 +163,13 @@ def make_current(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
+@functools.cache  # once: the heap has grown when it is called again
 def _keep_freed_memory() -> None:
     """Let glibc reuse large blocks, not return every freed tensor to the system and fault it in again.
 
-    The heap gets RESERVED bytes of addresses, which take no memory until they are used, and Linux is asked
-    for huge pages there: of few pages, the processor finds most in its own tables.
+    In the main thread, the heap gets RESERVED bytes of addresses, which take no memory until they are used,
+    and Linux is asked for huge pages there: a processor keeps the addresses of few pages at hand. Where
+    addresses are limited or counted as memory it gets none.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return
@@ -175,11 +180,22 @@ def _keep_freed_memory() -> None:
     libc.mallopt(top_pad, 64 << 20)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
-    if block := libc.malloc(RESERVED):  # none where addresses are limited
+    if _are_addresses_free() and (block := libc.malloc(RESERVED)):
         huge_page, advice = 2 << 20, 14  # MADV_HUGEPAGE of mman.h
         start = -(-block // huge_page) * huge_page
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(RESERVED - huge_page), advice)
         libc.free(block)
+
+
+def _are_addresses_free() -> bool:
+    import resource  # Windows has no such module
+
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    overcommit = Path("/proc/sys/vm/overcommit_memory")
+    never = "2"  # Linux promises no more memory than there is
+    return all(limit == resource.RLIM_INFINITY for limit in limits) and not (
+        overcommit.exists() and overcommit.read_text(encoding="utf-8").strip() == never
+    )
 
 
 def _forget_old_shapes() -> None:

@@ -99,9 +99,10 @@ with open("/proc/self/smaps", encoding="utf-8") as lines:
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="Linux has no huge pages"
 )
-def test_tensors_are_in_huge_pages() -> None:
-    command = [sys.executable, "-c", HUGE_PAGES]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"
+@pytest.mark.parametrize(("limit", "asked"), [("unlimited", "True"), ("100000000", "False")])  # KB
+def test_tensors_are_in_huge_pages_where_addresses_are_free(limit: str, asked: str) -> None:
+    command = ["sh", "-c", f'ulimit -v {limit}; exec "$0" -c "$1"', sys.executable, HUGE_PAGES]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{asked}\n"
 
 
 def test_auto_device_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,8 @@ template <int64_t ROWS>
 }
 
 // Both classes write a product to rows of `out` that lie `ld` numbers apart. The plain class pads the product to
-// columns of LANES, the class on tiles to blocks of BLOCK x BLOCK. They have room for the factors of an attention over
-// T queries and S keys of C channels: (T or S, C), and (T, S) on the left.
+// columns of LANES, the class on tiles to tiles of EDGE x EDGE, and needs room for blocks of BLOCK x BLOCK. They have
+// room for the factors of an attention over T queries and S keys of C channels: (T or S, C), and (T, S) on the left.
 class PlainProducts {
  public:
   PlainProducts(int64_t T, int64_t S, int64_t C)

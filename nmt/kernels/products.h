@@ -1,7 +1,7 @@
 // Products of matrices on the tiles of AMX.
 //
-// A block of 32 x 32 sums is computed at a time. The processor multiplies tiles beside its other work: meanwhile it
-// writes the previous block and fetches the numbers that will be read next.
+// A block of 32 x 32 sums is computed at a time. The processor multiplies tiles beside its other work: in `multiply` it
+// meanwhile writes the previous block and fetches the numbers that will be read next.
 
 #pragma once
 
@@ -131,8 +131,8 @@ void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& mak
   });
 }
 
-// The block of rows of left (rows, inner) from `top` on, `depths` tiles from depth d on. Whole blocks of bfloat16 are
-// read in place; others are copied, rounded to bfloat16 and filled up with zeros.
+// The block of rows of left (rows, inner) from `top` on, `depths` tiles from depth d on. Whole tiles of bfloat16 are read
+// in place; other blocks are copied, and rounded to bfloat16. Rows beyond the last may hold anything.
 template <typename L>
 Panel block_of(const L* left, int64_t rows, int64_t inner, int64_t top, const PackedMatrix& copy, int64_t d,
                int64_t depths) {
@@ -143,8 +143,8 @@ Panel block_of(const L* left, int64_t rows, int64_t inner, int64_t top, const Pa
   return copy.panel(0);
 }
 
-// The same for left (rows, inner) and right (inner, cols). `out` is bfloat16 or float32, and so is `left`, which is
-// rounded to bfloat16.
+// out (rows, cols) = finish(left right), for left (rows, inner) and right (inner, cols), `finish` being that of
+// multiply_blocks. `out` is bfloat16 or float32, and so is `left`, which is rounded to bfloat16.
 template <typename L, typename T, typename F>
 void multiply(const L* left, int64_t rows, int64_t inner, const PackedMatrix& right, T* out, int64_t cols,
               const F& finish) {
@@ -224,7 +224,7 @@ inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFlo
   const PackedMatrix a = pack<false, InnerAxis::rows>(swapped ? right : left, height, size, height);
   const int64_t blocks = a.panels;
   const int64_t group = std::max<int64_t>(1, CACHE_BYTES / (blocks * BLOCK * BLOCK * 4));  // panels of `b`
-  // Each part reads all of `a`: few parts, but one for each thread.
+  // Each part reads all of `a`, so the parts are large where all threads have one.
   const int64_t panels = ceil_div(width, BLOCK), least = std::min<int64_t>(8, ceil_div(panels, at::get_num_threads()));
   deal(panels, least, [&](int64_t begin, int64_t end) {
     const Tiles tiles;

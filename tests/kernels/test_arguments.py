@@ -30,6 +30,8 @@ from tests.kernels.random_calls import Draw
 pytestmark = pytest.mark.skipif(not kernels.load(), reason="the kernels cannot be built here")
 NUM_CALLS = int(os.environ.get("NMT_RANDOM_CALLS", "25"))
 KERNELS = random_calls.kernels_here() if kernels.load() else {}
+TORCH_MULTIPLIES = {"best_of_hidden", "decoder_step", "encoder_layers", "linear_map"}
+"""Kernels of search, some of whose products torch computes, in an order that depends on its threads."""
 
 
 def call(kernel: str, arguments: list[Any]) -> list[Tensor]:
@@ -43,6 +45,22 @@ def test_kernels_take_all_shapes_and_repeat_themselves(kernel: str) -> None:
     for seed in range(NUM_CALLS):
         first, second = (call(kernel, KERNELS[kernel](Draw(seed))) for _ in range(2))
         for one, other in zip(first, second, strict=True):
+            assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kernel", sorted(set(KERNELS) - TORCH_MULTIPLIES))
+def test_results_do_not_depend_on_the_number_of_threads(kernel: str) -> None:
+    """Threads help each other, so it is chance which of them computes a part."""
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            results.append([call(kernel, KERNELS[kernel](Draw(seed))) for seed in range(NUM_CALLS)])
+        finally:
+            torch.set_num_threads(before)
+    for alone, together in zip(*results, strict=True):
+        for one, other in zip(alone, together, strict=True):
             assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 

@@ -281,6 +281,29 @@ def test_projected_nll_is_that_of_its_logits(
     assert_near(found, wanted, 10 * accuracy)
 
 
+@pytest.mark.skipif(not kernels.has_tiles(), reason="the processor has no tiles")
+def test_gradients_of_a_large_vocabulary_do_not_depend_on_the_number_of_threads() -> None:
+    """Threads share the positions, and so many that the sums of all have no room in the cache at once."""
+    hidden, weight = torch.randn(900, 330).bfloat16(), torch.randn(1300, 330)
+    targets = torch.randint(1300, (900,))
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            results.append(torch.ops.nmt.projected_nll(hidden, weight, targets, 0.1))
+        finally:
+            torch.set_num_threads(before)
+    logits = (hidden.float() @ weight.bfloat16().float().T).bfloat16().float().requires_grad_()
+    smoothed_nll(logits, targets, 0.1)[0].backward()
+    assert logits.grad is not None
+    assert_near([results[0][1].float()], [logits.grad @ weight], 3e-2)
+    assert_near([results[0][2]], [logits.grad.T @ hidden.float()], 3e-2)
+    for result in results[1:]:
+        for one, other in zip(result, results[0], strict=True):
+            assert torch.equal(one, other)
+
+
 def assert_blocks_agree(block: Callable[[], Tensor], parameters: list[Tensor]) -> None:
     """Compare a block in bf16 with kernels, and in float32 without."""
     with torch.autocast("cpu", torch.bfloat16):
