@@ -9,7 +9,6 @@ request asks for, and by bytes where the vocabulary spells one of the characters
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -65,7 +64,8 @@ class _Read(NamedTuple):
 def _loaded(path: Path, tokenizer: Tokenizer, log: Log) -> PieceIds:
     """Return the ids that a file allows; tell `log` how many, unless that is told already."""
     num_read = _read.cache_info().misses
-    found = _read(path, path.stat() if path.exists() else None, tokenizer)
+    facts = path.stat() if path.exists() else None
+    found = _read(path, facts and (facts.st_mtime_ns, facts.st_size), tokenizer)
     if _read.cache_info().misses > num_read:
         total = tokenizer.tgt_vocab_size
         log(f"{KEY}={path}: {len(found.ids):,} of {total:,} pieces of the vocabulary are left")
@@ -75,7 +75,7 @@ def _loaded(path: Path, tokenizer: Tokenizer, log: Log) -> PieceIds:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, version: os.stat_result | None, tokenizer: Tokenizer) -> _Read:
+def _read(path: Path, version: tuple[int, int] | None, tokenizer: Tokenizer) -> _Read:
     """Return what is in this version of a file; kept, since a long text asks for it block by block."""
     wishes, ids, unspelt = Wishes(tokenizer), set[int](), list[int]()
     characters = set[str]()
