@@ -188,14 +188,13 @@ def _keep_freed_memory() -> None:
 
 
 def _are_addresses_free() -> bool:
+    """Return whether a process may have as many addresses as it likes, memory or not."""
     import resource  # Windows has no such module
 
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     overcommit = Path("/proc/sys/vm/overcommit_memory")
-    never = "2"  # Linux promises no more memory than there is
-    return all(limit == resource.RLIM_INFINITY for limit in limits) and not (
-        overcommit.exists() and overcommit.read_text(encoding="utf-8").strip() == never
-    )
+    is_counted = overcommit.exists() and overcommit.read_text(encoding="utf-8").strip() == "2"
+    return all(limit == resource.RLIM_INFINITY for limit in limits) and not is_counted
 
 
 def _forget_old_shapes() -> None:

@@ -8,7 +8,6 @@ sentence the most frequent target pieces, bytes and special ids. Knows pieces as
 from __future__ import annotations
 
 import io
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.lexicon import MOST_CELLS, train_lexicon
-from nmt.data.pairs import ParallelText
+from nmt.data.pairs import ParallelText, stamp_of_files
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
@@ -73,7 +72,7 @@ class Shortlist:
         if not path.is_file():
             raise UserError(f"{key}: there is no such file; {HOW_TO_MAKE}")
         try:
-            found = _read(path, path.stat())
+            found = _read(path, stamp_of_files([path]))
         except DAMAGED as error:
             raise UserError(f"{key} is no shortlist, or a damaged one; {HOW_TO_MAKE}") from error
         if found.fingerprint != tokenizer.fingerprint:
@@ -103,7 +102,7 @@ class Shortlist:
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, version: os.stat_result) -> Shortlist:
+def _read(path: Path, version: str) -> Shortlist:
     """Return what is in this version of a file; kept, since a long text asks for it block by block."""
     with path.open("rb") as file:
         with ZipFile(file) as archive:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.data.lines import is_cut, read_lines
-from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.data.pairs import MAX_LINE_CHARS, stamp_of_files
 from nmt.data.shortlist import PieceIds, Shortlist
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
@@ -64,8 +64,7 @@ class _Read(NamedTuple):
 def _loaded(path: Path, tokenizer: Tokenizer, log: Log) -> PieceIds:
     """Return the ids that a file allows; tell `log` how many, unless that is told already."""
     num_read = _read.cache_info().misses
-    facts = path.stat() if path.exists() else None
-    found = _read(path, facts and (facts.st_mtime_ns, facts.st_size), tokenizer)
+    found = _read(path, stamp_of_files([path]) if path.exists() else None, tokenizer)
     if _read.cache_info().misses > num_read:
         total = tokenizer.tgt_vocab_size
         log(f"{KEY}={path}: {len(found.ids):,} of {total:,} pieces of the vocabulary are left")
@@ -75,7 +74,7 @@ def _loaded(path: Path, tokenizer: Tokenizer, log: Log) -> PieceIds:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, version: tuple[int, int] | None, tokenizer: Tokenizer) -> _Read:
+def _read(path: Path, version: str | None, tokenizer: Tokenizer) -> _Read:
     """Return what is in this version of a file; kept, since a long text asks for it block by block."""
     wishes, ids, unspelt = Wishes(tokenizer), set[int](), list[int]()
     characters = set[str]()

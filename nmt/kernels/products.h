@@ -131,8 +131,8 @@ void multiply_blocks(int64_t rows, int64_t cols, int64_t depths, const Left& mak
   });
 }
 
-// The block of rows of left (rows, inner) from `top` on, `depths` tiles from depth d on. Whole tiles of bfloat16 are read
-// in place; other blocks are copied, and rounded to bfloat16. Rows beyond the last may hold anything.
+// The block of rows of left (rows, inner) from `top` on, `depths` tiles from depth d on. Whole tiles of bfloat16 are
+// read in place; other blocks are copied, and rounded to bfloat16. Rows beyond the last may hold anything.
 template <typename L>
 Panel block_of(const L* left, int64_t rows, int64_t inner, int64_t top, const PackedMatrix& copy, int64_t d,
                int64_t depths) {
@@ -171,6 +171,13 @@ void write_block(const float* sums, int64_t top, int64_t side, T* out, int64_t r
   }
 }
 
+// Adds a product to sums that wait in memory; the first is not added to what is there.
+inline void add_to_sums(float* sums, bool is_first, const Panel& left, const Panel& right, int64_t depths) {
+  is_first ? clear_sums() : load_sums(sums);
+  add_products(left, right, depths);
+  store_sums(sums);
+}
+
 // out (rows, cols) = left right, for an inner axis so long that the rows of a block do not stay in the cache: part
 // after part of the axis is multiplied, of as many rows as have room for their sums there.
 inline void multiply_deep(const at::BFloat16* left, int64_t rows, int64_t inner, const PackedMatrix& right,
@@ -190,11 +197,8 @@ inline void multiply_deep(const at::BFloat16* left, int64_t rows, int64_t inner,
         float* sums = scratch.data_ptr<float>();
         for (int64_t e = first; e < last; ++e) {
           const Panel block = block_of(left, rows, inner, e * BLOCK, copy, d, depths);
-          for (int64_t p = 0; p < panels; ++p, sums += BLOCK * BLOCK) {
-            d ? load_sums(sums) : clear_sums();
-            add_products(block, right.panel(p, d), depths);
-            store_sums(sums);
-          }
+          for (int64_t p = 0; p < panels; ++p, sums += BLOCK * BLOCK)
+            add_to_sums(sums, d == 0, block, right.panel(p, d), depths);
         }
       }
       const float* sums = scratch.data_ptr<float>();
@@ -239,12 +243,8 @@ inline void outer_product(const at::BFloat16* left, int64_t rows, const at::BFlo
         const int64_t depths = std::min(STEP, a.depths - d);
         pack_part<true, InnerAxis::rows>(column, width, size - d * DEPTH, width - first * BLOCK, b, 0, depths);
         for (int64_t f = 0; f < count; ++f) {
-          for (int64_t e = 0; e < blocks; ++e) {
-            float* sums = all_sums + (f * blocks + e) * BLOCK * BLOCK;
-            d ? load_sums(sums) : clear_sums();
-            add_products(a.panel(e, d), b.panel(f, 0), depths);
-            store_sums(sums);
-          }
+          for (int64_t e = 0; e < blocks; ++e)
+            add_to_sums(all_sums + (f * blocks + e) * BLOCK * BLOCK, d == 0, a.panel(e, d), b.panel(f, 0), depths);
         }
       }
       float* sums = all_sums;
