@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
@@ -261,15 +262,22 @@ def test_two_processes_that_build_at_once_both_have_a_library(
 
 
 @needs_a_compiler
-def test_a_process_that_waits_for_another_says_so(compiler: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_waits_for_another_says_so(compiler: Path, tmp_path: Path) -> None:
     kernels.folder().mkdir(parents=True, mode=0o700)
-    process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(bool(problem())))
-    said = ""
+    words = tmp_path / "words"
+    words.touch()
+
+    def build() -> None:
+        with words.open("w", buffering=1) as file, contextlib.redirect_stderr(file):
+            sys.exit(bool(problem()))
+
+    process = multiprocessing.get_context("fork").Process(target=build)
     with open(kernels.folder() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process.start()
-        while not said and process.is_alive():
-            said += capfd.readouterr().err
+        while not words.read_text().endswith("\n") and process.is_alive():
+            time.sleep(0.01)
+        said = words.read_text()
         fcntl.flock(lock, fcntl.LOCK_UN)  # the process has the file open, too
     process.join()
     assert (process.exitcode, num_builds(compiler)) == (0, 1)
