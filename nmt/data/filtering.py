@@ -184,23 +184,31 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
     remarks = list(_remarks(report, chain))
     if (entry / EXAMPLES).is_file() and report.kept < report.read:
         remarks.append(f"some dropped pairs of each filter: {entry / EXAMPLES}")
-    packed = np.packbits(bits)
     stamp = hashlib.sha256(repr(options).encode()).hexdigest()
-    chunks = functools.partial(_masked, source, cfg, pair_filter, packed, len(bits))
-    return Filtered(PairStream(lambda: _same(source, before, stamp), chunks), report, remarks)
+    return Filtered(_left(source, cfg, pair_filter, bits, (before, stamp)), report, remarks)
 
 
 def tried(
     source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain, *, is_whole: bool
-) -> tuple[FilterReport, list[str]]:
-    """Return the account of a chain over a corpus, or over its beginning, and a line for each filter.
+) -> Filtered:
+    """Return a corpus, or its beginning, after a chain, with the account, as `filtered` does.
 
-    Nothing is cached.
+    Nothing is cached, and no pair may be left.
     """
+    before = source.stamp()
     run = _Run(source, cfg, pair_filter, chain, is_whole=is_whole)
-    run.kept()
+    bits = run.kept()
     report = FilterReport(**run.metadata()["report"])
-    return report, list(_remarks(report, chain))
+    left = _left(source, cfg, pair_filter, bits, (before, before))
+    return Filtered(left, report, list(_remarks(report, chain)))
+
+
+def _left(
+    source: PairStream, cfg: DataConfig, pair_filter: Filter, bits: Mask, stamps: tuple[str, str]
+) -> PairStream:
+    """Return the stream of the pairs whose bit is set; `stamps` are those of the source and of the result."""
+    chunks = functools.partial(_masked, source, cfg, pair_filter, np.packbits(bits), len(bits))
+    return PairStream(lambda: _same(source, *stamps), chunks)
 
 
 def _same(source: PairStream, before: str, stamp: str) -> str:

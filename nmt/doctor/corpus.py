@@ -176,6 +176,8 @@ class FilterTrial:
     """The filters that need a trained model, and were not run."""
     problems: list[str] = field(default_factory=list)
     """Why the filters cannot run."""
+    labels: frozenset[str] | None = None
+    """The labels of the texts that are left; None where no filter was run, or texts have no labels."""
 
 
 @dataclass
@@ -205,7 +207,8 @@ class SplitReport:
     """What training would drop without data.filters; None but for training pairs."""
     is_whole: bool
     labels: dict[str, int]
-    """The labels of texts, each with the number of the first text that has it, from 1."""
+    """The labels of texts, each with the number of the first text that has it, from 1; of training texts
+    those that training keeps before data.filters."""
     trial: FilterTrial = field(default_factory=FilterTrial)
     """What data.filters would drop of training pairs."""
 
@@ -234,8 +237,12 @@ class Examination:
     def add(self, text: ParallelText, wanted: list[_Wanted]) -> None:
         """Look at the pairs of a chunk, without their context, and for those of other splits among them."""
         text = without_context(text) if self.cfg.has_documents else text
+        kept = text
         if self.split is Split.train and self.cfg.has_source:
-            self.filtered += filter_of(self.cfg)(text, self.cfg)[1]
+            kept, report = filter_of(self.cfg)(text, self.cfg)
+            self.filtered += report
+        for number, label in enumerate(kept.tgt if self.cfg.has_labels else [], start=self.read + 1):
+            self.labels.setdefault(label, number)
         for start in range(0, len(text), BLOCK_LINES):
             end = start + BLOCK_LINES
             self._block(ParallelText(text.src[start:end], text.tgt[start:end]), wanted)
@@ -256,10 +263,7 @@ class Examination:
             other.add(keys, first, sides)
         self._repeats(src, tgt, rows, sides, keys)
         self._characters(src, tgt, first, sides)
-        if self.cfg.has_labels:  # a text and its label have nothing in common
-            for number, label in enumerate(text.tgt, start=first):
-                self.labels.setdefault(label, number)
-        elif self.cfg.has_source:
+        if self.cfg.has_source and not self.cfg.has_labels:  # a text and its label have nothing in common
             self.alignment.add(src.chars, tgt.chars, first)
             self._pairs(src, tgt, first, sides)
 
@@ -459,7 +463,9 @@ def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is
         whole = sources.stream(part, Split.train)
         source = whole._replace(chunks=lambda: _limited(part, Split.train, most))
         if rows:
-            found.report, found.remarks = tried(source, cfg, filter_of(cfg), chain, is_whole=is_whole)
+            left, found.report, found.remarks = tried(source, cfg, filter_of(cfg), chain, is_whole=is_whole)
+            if cfg.has_labels:
+                found.labels = frozenset(label for chunk in left.chunks() for label in chunk.tgt)
     except UserError as error:
         found.problems = list(error.problems)
     return found

@@ -206,7 +206,8 @@ def _labels(reports: Sequence[SplitReport]) -> Iterator[Finding]:
     trained = [report for report in reports if report.split is Split.train and report.cfg.has_labels]
     if not trained or not all(report.is_whole for report in trained):
         return
-    known = sorted({label for report in trained for label in report.labels})
+    left = [report.labels if report.trial.labels is None else report.trial.labels for report in trained]
+    known = sorted({label for labels in left for label in labels})
     if len(known) < 2:
         text = f"all texts have the same label, {known[0]!r}" if known else "no text has a label"
         yield Finding(

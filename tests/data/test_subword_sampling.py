@@ -151,7 +151,7 @@ def dropout_probabilities(name: str, line: str, alpha: float) -> dict[tuple[int,
 
 
 def require_drawn_from(probabilities: Mapping[tuple[int, ...], float], drawn: list[tuple[int, ...]]) -> None:
-    """Assert that so high a chi-square has a probability above 1e-9: SentencePiece draws anew in every process."""
+    """Assert that so high a chi-square has a probability above 1e-9: SentencePiece draws anew every time."""
     counts = Counter(drawn)
     assert counts.keys() <= probabilities.keys()
     expected = {ids: p * len(drawn) for ids, p in probabilities.items()}

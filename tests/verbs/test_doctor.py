@@ -257,6 +257,21 @@ def test_lengths_of_labels_say_nothing_and_labels_that_cannot_be_learnt_are_told
     assert "train: all texts have the same label, 'yes'" in capsys.readouterr().err
 
 
+def test_labels_of_dropped_texts_are_not_learnt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither where a text is too long, nor where a filter drops it."""
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\n" + "a b c\tyes\nd e f\tno\n" * 20 + f"{'x' * 200}\tperhaps\n")
+    (tmp_path / "validation.tsv").write_text("text\tlabel\ng h\tyes\ni j\tperhaps\n")
+    files = [f"data.{split}={tmp_path / split}.tsv" for split in ("train", "validation")]
+    common = ["task=classification", "data=labels", *files, "doctor.sample=0", "data.scored_split=validation"]
+    examined(tmp_path, common)
+    for drops in ("data.max_chars=100", "data.filters=[{name: length, max: 100, unit: chars, sides: src}]"):
+        capsys.readouterr()
+        examined(tmp_path, [*common, drops], code=2)
+        told = "the labels of 'perhaps' are those of no training text; text 2 has the first of them"
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
 def test_copies_that_are_made_are_no_duplicates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, train=sentences(300), validation=sentences(20, seed=1))
     corpus = f"data.corpus={{train: {tmp_path / 'train'}, validation: {tmp_path / 'validation'}}}"
