@@ -43,6 +43,7 @@ PATHS = (
     "tgt_text",
     "folder",
     "glossary",
+    "memory",
     "shortlist",
     "allowed",
     "alignments",

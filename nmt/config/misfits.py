@@ -14,7 +14,7 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
 from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
-from nmt.data.modifiers import TERM_MARKS
+from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
@@ -86,7 +86,10 @@ def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.strip_punctuation=true takes {symbol} apart, which data.context, data.augment or "
             "data.corpora puts into sources; leave out one of the two"
         )
-    marks = [one for one in TERM_MARKS if one in symbols]
+    if MATCH_MARK in symbols and (cfg.data.has_labels or cfg.data.streaming):
+        what = "labels have none" if cfg.data.has_labels else "a stream (data.streaming=true) is not searched"
+        yield f"data.augment has matches, translations of similar sources, but {what}; leave matches out"
+    marks = [one for one in (*TERM_MARKS, MATCH_MARK) if one in symbols]
     if marks and cfg.tokenizer.kind is TokenizerKind.word:
         yield (
             f"tokenizer.kind=word has no words for the marks {' and '.join(marks)} of data.augment; choose "

@@ -20,6 +20,7 @@ from nmt.config.explain import explained, is_missing
 from nmt.config.limits import excesses
 from nmt.config.starting import InitConfig
 from nmt.data.compression import without_suffix
+from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.data.pairs import DataConfig
 from nmt.data.sources import open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig
@@ -251,6 +252,12 @@ class TranslateConfig(FileConfig):
     glossary_use: GlossaryUse = GlossaryUse.auto
     """annotate: terms are offered in the source, to a run that was trained with data.augment=[{name: terms}];
     constrain: the search enforces them; both; auto: both where they can be offered, else constrain."""
+    memory: str | None = None
+    """Translation memory for a run that was trained with data.augment=[{name: matches}], which is offered the
+    translation of the source most like its own: a path as for data=files, such as memory.tmx, or memory.tsv
+    of lines SOURCE TAB TARGET."""
+    memory_least: float = LEAST_LIKENESS
+    """Least likeness of the two sources: 1 less the share of the words that have to be edited."""
     documents: bool = False
     """The lines are documents, with a blank line between two, or lines of JSON with another "document"; each
     gets the context that the run was trained with. Else each line is a document by itself."""
@@ -269,6 +276,8 @@ class TranslateConfig(FileConfig):
             raise UserError("scores=true is for lines of text; format=jsonl has the scores anyway")
         if self.glossary is not None and not self.glossary.strip():
             raise UserError("glossary must name a file, but is empty")
+        if self.memory is not None and not self.memory.strip():
+            raise UserError("memory must name a file, but is empty")
 
     @property
     def reads_json(self) -> bool:

@@ -22,6 +22,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     draws               Random numbers that are hashes of a key and a counter.
     encoded_pairs       The ids of sentences: flat arrays in memory, or in files read batch by batch.
     lexicon             Word translation probabilities, and the alignment of the words of a pair.
+    translation_memory  Pairs of sentences, of which the one most like a line is found.
     augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
     damage              Made-up misaligned pairs from true ones, with labels.
@@ -41,6 +42,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
     piece_models        The models that split lines into pieces, behind one contract.
     ready_tokenizers    Tokenizers that are ready before the training, given our special ids.
+    matches             Translations of similar sources, offered behind sources.
     terms               Terms offered inside of sources: aligned words in training, glossaries later.
     blocks              The epochs of large corpora, part by part, from blocks that are read in sequence.
     subword_sampling    Sampled segmentations, a pure function of text, seed and line number.

@@ -21,11 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.data import modifiers
+from nmt.data.documents import without_context
 from nmt.data.draws import Draws, hashes
 from nmt.data.lexicon import WordLexicon
-from nmt.data.modifiers import MODIFIERS, ModifierConfig, NoiseConfig, TyposConfig
+from nmt.data.modifiers import MODIFIERS, ModifierConfig, Need, NoiseConfig, TyposConfig
 from nmt.data.pairs import CONTEXT_SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.scripts import language_of
+from nmt.data.translation_memory import Neighbours
 from nmt.data.words import IN_WORD
 from nmt.loading import loaded
 
@@ -62,6 +64,8 @@ class Pair(NamedTuple):
     """Special pieces that may be in the text, and stay as they are."""
     lexicon: WordLexicon | None = None
     """The translations of words, for a modifier that offers terms."""
+    neighbours: Neighbours | None = None
+    """The similar sentences of training sources, for a modifier that offers their translations."""
 
 
 Modify = Callable[[ModifierConfig, Pair, Draws], Pair]
@@ -81,6 +85,8 @@ class Augmentation:
     """Whether targets are labels, which stay as they are."""
     lexicon: WordLexicon | None = None
     """The translations of the words of the training text, if a modifier needs them."""
+    neighbours: Neighbours | None = None
+    """The similar sentences of the training sources, if a modifier needs them."""
 
     @classmethod
     def of(cls, cfg: DataConfig, languages: tuple[str, str]) -> Augmentation:
@@ -94,9 +100,13 @@ class Augmentation:
         return [cls.of(cfg, (part.src, part.tgt)) for part in cfg.parts(Split.train).values()]
 
     @property
-    def without_lexicon(self) -> Augmentation:
-        """The modifiers that need no lexicon: those of a text that a tokenizer is trained on."""
-        return replace(self, modifiers=tuple(row for row in self.modifiers if not row.needs_lexicon))
+    def of_pairs_alone(self) -> Augmentation:
+        """The modifiers that need nothing else: those of a text that a tokenizer is trained on."""
+        return replace(self, modifiers=tuple(row for row in self.modifiers if row.needs is Need.nothing))
+
+    def needs(self, need: Need) -> bool:
+        """Return whether one of the modifiers needs something."""
+        return any(row.needs is need for row in self.modifiers)
 
     def __bool__(self) -> bool:
         return any(modifier.rate for modifier in self.modifiers)
@@ -121,14 +131,23 @@ class Augmentation:
         self, modify: Modify, modifier: ModifierConfig, src: str, tgt: str, *, key: int
     ) -> tuple[str, str]:
         """Return both sides of a pair, modified unless one of them would be empty."""
-        body = src[_front(self.symbols).match(src).end() :]  # type: ignore[union-attr]
+        body = self._body(src)
         if not body.strip() or not tgt.strip():
             return src, tgt
-        pair = Pair(body, body if self.has_labels else tgt, self.languages, self.symbols, self.lexicon)
+        known = self.languages, self.symbols, self.lexicon, self.neighbours
+        pair = Pair(body, body if self.has_labels else tgt, *known)
         new = modify(modifier, pair, Draws(key))
         if not new.src.strip() or not new.tgt.strip():
             return src, tgt
         return src[: len(src) - len(body)] + new.src, tgt if self.has_labels else new.tgt
+
+    def _body(self, src: str) -> str:
+        """Return a source without the tags in front."""
+        return src[_front(self.symbols).match(src).end() :]  # type: ignore[union-attr]
+
+    def sentences(self, text: ParallelText) -> ParallelText:
+        """Return pairs whose sides are the sentences themselves, without tags and context."""
+        return without_context(replace(text, src=list(map(self._body, text.src))))
 
 
 UNMODIFIED = Augmentation()

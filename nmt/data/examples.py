@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,17 +19,21 @@ from nmt.data.encode import EncodingOptions, LineEncoder, encode_stream, encode_
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
+from nmt.data.modifiers import MatchesConfig, Need
 from nmt.data.pairs import DataConfig, ParallelText, concatenated
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import CorpusText, Examples, PairsOfEpoch, TrainingText
+from nmt.data.translation_memory import Neighbours
 from nmt.disk_cache import cache_dir
 from nmt.errors import Log
 from nmt.runtime import derive_seed
 
 LEXICON_PAIRS = 1_000_000
 """Pairs that a lexicon of words is made from."""
+MEMORY_PAIRS = 1_000_000
+"""Pairs of a corpus that are compared with each other to find matches."""
 
 
 @dataclass
@@ -44,6 +48,8 @@ class SentencePairs(Examples):
     """Whether source and target are one text, and both are to be predicted."""
     lexicon: WordLexicon | None = None
     """The translations of the words of the training text, if terms are offered."""
+    neighbours: list[Neighbours] = field(default_factory=list)
+    """For each corpus the matches of its sources, if their translations are offered."""
 
     @property
     def options(self) -> EncodingOptions:
@@ -63,8 +69,13 @@ class SentencePairs(Examples):
 
     def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the pairs of an epoch."""
-        if any(row.needs_lexicon for row in self._augmentations[0].modifiers):
+        if self._augmentations[0].needs(Need.lexicon):
             self.lexicon = self._learnt(text, log)
+        if self._augmentations[0].needs(Need.neighbours):
+            assert isinstance(text, TrainingText)  # a stream is refused with matches
+            self.neighbours = [
+                self._matched(*both, log) for both in zip(text.parts, self._augmentations, strict=True)
+            ]
         if isinstance(text, StreamedText):
             encode = functools.partial(self._encode_buffer, text, tokenizer, log)
             return StreamBuffers(text, self.cfg.buffer_pairs, encode)
@@ -98,6 +109,19 @@ class SentencePairs(Examples):
         log(f"words for terms: {len(found.src):,} of {self.cfg.src}, {len(found.tgt):,} of {self.cfg.tgt}")
         return found
 
+    def _matched(self, part: CorpusText, augmentation: Augmentation, log: Log) -> Neighbours:
+        """Return the matches of the sources of a corpus, or of so many of its pairs at random."""
+        least = min(row.least for row in augmentation.modifiers if isinstance(row, MatchesConfig))
+        sampling = (MEMORY_PAIRS, self.seed) if len(part) > MEMORY_PAIRS else ()
+        digest = repr((part.sha256, *augmentation.symbols, *sampling))
+
+        def text() -> ParallelText:
+            return augmentation.sentences(part.sample(MEMORY_PAIRS, self.seed))
+
+        found = Neighbours.cached(text, digest, least, cache_dir())
+        log(f"matches: {len(found):,} sources have another one that is like them by {least:g} or more")
+        return found
+
     def _encoded(self, part: CorpusText, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
         if len(part) > LARGE_PAIRS:
             return encode_shards(
@@ -129,7 +153,11 @@ class SentencePairs(Examples):
     def _augmentations(self) -> list[Augmentation]:
         """The modifiers of each corpus."""
         of_corpora = Augmentation.of_corpora(self.cfg)
-        return [dataclasses.replace(of_corpus, lexicon=self.lexicon) for of_corpus in of_corpora]
+        neighbours: Sequence[Neighbours | None] = self.neighbours or [None] * len(of_corpora)
+        return [
+            dataclasses.replace(of_corpus, lexicon=self.lexicon, neighbours=own)
+            for of_corpus, own in zip(of_corpora, neighbours, strict=True)
+        ]
 
     def _encoder(
         self,

@@ -215,7 +215,7 @@ class WordLexicon:
     @classmethod
     def of(cls, text: ParallelText) -> WordLexicon:
         """Estimate the lexicon of a text."""
-        (src, sources), (tgt, targets) = map(_read, (text.src, text.tgt))
+        (src, sources), (tgt, targets) = map(numbered_words, (text.src, text.tgt))
         return cls(src, tgt, train_lexicon(sources, targets, len(src), len(tgt)))
 
     @classmethod
@@ -252,8 +252,8 @@ def _numbers(words: Sequence[str], known: dict[str, int]) -> list[int]:
     return [known.get(word.lower(), -1) for word in words]
 
 
-def _read(lines: Sequence[str]) -> tuple[dict[str, int], RaggedIds]:
-    """Return the words of lines, numbered from the most frequent one on, and the numbers of each line."""
+def numbered_words(lines: Sequence[str]) -> tuple[dict[str, int], RaggedIds]:
+    """Return the words of lines, in small letters, numbered from the most frequent on, and the lines so."""
     counts = Counter(itertools.chain.from_iterable(WORD.findall(line.lower()) for line in lines))
     known = {word: i for i, (word, _) in enumerate(counts.most_common())}
     return known, RaggedIds.of([[known[word] for word in WORD.findall(line.lower())] for line in lines])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from nmt.checks import at_least, within
@@ -20,14 +21,25 @@ EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪�
 """Characters that are inserted as noise unless others are named."""
 TERM_MARKS = ("<term>", "</term>")
 """The special pieces before and after the translation of a term in a source."""
+MATCH_MARK = "<match>"
+"""The special piece between a source and the translation of a similar one."""
+LEAST_LIKENESS = 0.5
+"""From which two sources count as similar unless another share is given: half of their words are the same."""
+
+
+class Need(Enum):
+    """What a modifier must know besides the pair itself: something that is made of all training pairs."""
+
+    nothing = "nothing"
+    lexicon = "a lexicon, which aligns words"
+    neighbours = "for each pair another one that is like it"
 
 
 @dataclass(frozen=True)
 class ModifierConfig(Row):
     """The key that all modifiers have."""
 
-    needs_lexicon: ClassVar[bool] = False
-    """Whether the words of a pair must be aligned: by a lexicon, which is of the training pairs."""
+    needs: ClassVar[Need] = Need.nothing
 
     rate: float = 0.05
     """Share of the pairs that are modified, each by chance; the others stay as they are."""
@@ -98,7 +110,7 @@ class TermsConfig(ModifierConfig):
     terms that it is offered. The last modifier of a list: others would change the terms.
     """
 
-    needs_lexicon: ClassVar[bool] = True
+    needs: ClassVar[Need] = Need.lexicon
 
     rate: float = 0.5
     most: int = 3
@@ -119,6 +131,28 @@ class TermsConfig(ModifierConfig):
         return list(TERM_MARKS)
 
 
+@dataclass(frozen=True)
+class MatchesConfig(ModifierConfig):
+    """A source followed by the translation of the training source that is most like it, so that the model
+    learns to use what a translation memory has. The first modifier of a list: others would change the source.
+    """
+
+    needs: ClassVar[Need] = Need.neighbours
+
+    rate: float = 0.5
+    least: float = LEAST_LIKENESS
+    """Least likeness of the two sources: 1 less the share of the words that have to be edited."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, self.key_prefix, "(0, 1]", "least")
+
+    @property
+    def symbols(self) -> list[str]:
+        """The mark."""
+        return [MATCH_MARK]
+
+
 class Modifier(NamedTuple):
     """A row of the table."""
 
@@ -135,6 +169,7 @@ MODIFIERS: dict[str, Modifier] = {
     "end_punctuation": Modifier(EndPunctuationConfig, "nmt.data.augmentation.end_punctuation"),
     "noise": Modifier(NoiseConfig, "nmt.data.augmentation.noise"),
     "terms": Modifier(TermsConfig, "nmt.data.terms.terms"),
+    "matches": Modifier(MatchesConfig, "nmt.data.matches.matches"),
 }
 
 

@@ -286,7 +286,7 @@ def _first_tokenizer(
     log: Log,
 ) -> Tokenizer:
     """Return the tokenizer of a run that has none yet: `inherited`, or one made as `tokenizer` says."""
-    modify = [of_corpus.without_lexicon for of_corpus in Augmentation.of_corpora(cfg)]
+    modify = [of_corpus.of_pairs_alone for of_corpus in Augmentation.of_corpora(cfg)]
     if inherited is None:
         made = train_tokenizer(
             tokenizer, training, tags=cfg.symbols, seed=seed, cache=cache_dir(), log=log, modify=modify

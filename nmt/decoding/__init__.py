@@ -25,6 +25,7 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     __init__            The one function that finds translations.
     forcing             Log probabilities of given ids, by one pass.
     requests            What is asked of the translation of a line; text to `Wish`.
+    offers              What sources are offered: terms of a glossary, matches of a translation memory.
     allowed             The tokens that the translation of each line may have.
     translate           Lines in, translations out, order kept.
     segments            Lines as parts that are translated: sentences of long lines, sentences behind context.

@@ -58,11 +58,13 @@ class Request:
     """Name of its document; with documents=true the lines of this name before it are its context."""
     terms: dict[str, str] = field(default_factory=dict)
     """Terms of the source and their translations, as lines of a glossary for this request alone."""
+    match: str = ""
+    """The translation of a similar source, for models trained with matches."""
     due: list[str] = field(default_factory=list, metadata={"internal": True})
     """Translations of terms found in the source, which `Translation.unmet` names where they are lacking."""
 
     def __post_init__(self) -> None:
-        for key in ("src", "prefix", "document"):
+        for key in ("src", "prefix", "document", "match"):
             _require(isinstance(getattr(self, key), str), key, "a text", getattr(self, key))
         for key, kind in (("must", "words or phrases"), ("avoid", "words or phrases"), ("context", "texts")):
             value: object = getattr(self, key)
@@ -76,7 +78,7 @@ class Request:
         if not all(term.strip() and variants(targets) for term, targets in self.terms.items()):
             raise UserError("terms: one of the terms or translations is blank")
         terms = (*self.terms, *self.terms.values())
-        for text in (self.src, self.prefix, *self.must, *self.avoid, *self.context, *terms):
+        for text in (self.src, self.prefix, self.match, *self.must, *self.avoid, *self.context, *terms):
             require_characters(text)
 
     @classmethod

@@ -61,10 +61,10 @@ class Splitting:
     def of(self, request: Request) -> list[Request]:
         """Return the parts of a line, each with those before it behind the context of the line; or the line.
 
-        A line of which a prefix or phrases are asked stays whole: nobody knows of which part they are. So
-        does one of more than `MOST_CHARS`: it is cut where the model ends.
+        A line of which a prefix or phrases are asked, or that has a match, stays whole: nobody knows of which
+        part they are. So does one of more than `MOST_CHARS`: it is cut where the model ends.
         """
-        if self.which is LineSplitting.none or request.prefix or request.must:
+        if self.which is LineSplitting.none or request.prefix or request.must or request.match:
             return [request]
         if len(request.src) > MOST_CHARS:
             return [request]

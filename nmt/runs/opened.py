@@ -19,14 +19,16 @@ from nmt.config.roots import RunConfig, Task, TrainConfig, search_with
 from nmt.config.stored import load_run
 from nmt.data.documents import composed, current_of_each
 from nmt.data.mixture import tagged, untagged
-from nmt.data.modifiers import TERM_MARKS
+from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
+from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import of_another_task, require_metrics
+from nmt.decoding.offers import NO_OFFERS, Offers, offering_match
 from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
@@ -118,6 +120,8 @@ class Run(TrainedModel):
         token_scores: bool = False,
         glossary: Mapping[str, str] | None = None,
         glossary_use: GlossaryUse | str = GlossaryUse.auto,
+        memory: TranslationMemory | Iterable[tuple[str, str]] | None = None,
+        memory_least: float = LEAST_LIKENESS,
         markup: bool = False,
         **settings: Any,
     ) -> Iterator[Translation]:
@@ -125,16 +129,18 @@ class Run(TrainedModel):
 
         A `Request` is a line with what its translation must have. `settings` are keys of the search, such as
         `beam_size=8, n_best=3`; `tgt` is as in `asking_for`; `token_scores` asks for `Translation.tokens` and
-        `log_probs`. `glossary` has terms of the source and their translations, `glossary_use` is as in
-        `with_terms`; with `markup`, inline tags are put where the translated words are.
+        `log_probs`. `glossary` has terms of the source and their translations, `glossary_use` is that of
+        `nmt translate`. `memory` has pairs (source, translation), of which a line is offered the one whose
+        source is most like it. With `markup`, inline tags are put where the translated words are.
         """
         self.require_task(Task.translation)
         search = search_with(decoding or self.cfg.decoding, settings)
         several = iter([lines] if isinstance(lines, str | Request) else lines)
         self.asking_for(tgt, [])  # an error is an error before the first line is there
-        offer = functools.partial(
-            self.with_terms, glossary=Glossary(glossary or {}), use=GlossaryUse(glossary_use)
-        )
+        if memory is not None and not isinstance(memory, TranslationMemory):
+            memory = TranslationMemory.of(memory)
+        offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least)
+        offer = functools.partial(self.with_offers, offers=offers)
         offer([])
         if markup:
             self.require_markup()
@@ -160,7 +166,7 @@ class Run(TrainedModel):
         first_line: int = 1,
         token_scores: bool = False,
     ) -> list[Translation]:
-        """Return the translation of each line: long lines in parts, terms as `offer` says, tags put back.
+        """Return the translation of each line: long lines in parts, offers as `offer` says, tags put back.
 
         `first_line` is the number of the first of them; the other arguments are as in `translate`.
         """
@@ -407,14 +413,22 @@ class Run(TrainedModel):
         """Whether the model was trained with terms in its sources."""
         return set(TERM_MARKS) <= set(self.cfg.data.symbols)
 
-    def with_terms(
-        self, lines: Iterable[str | Request], glossary: Glossary, use: GlossaryUse = GlossaryUse.auto
+    @property
+    def knows_matches(self) -> bool:
+        """Whether the model was trained with translations of similar sources behind its own."""
+        return MATCH_MARK in self.cfg.data.symbols
+
+    def with_offers(
+        self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS
     ) -> Iterable[str | Request]:
-        """Return the lines with what their sources ask for by a glossary and by `Request.terms`.
+        """Return the lines with what their sources are offered or their translations must have: see `Offers`.
+
+        A match with which a source would be longer than those of the training is left out.
 
         Raises:
-            UserError: the model is to be offered terms, and was not trained with them.
+            UserError: the model is to be offered terms or matches, and was not trained with them.
         """
+        use = offers.use
         if use is GlossaryUse.auto:
             use = GlossaryUse.both if self.knows_terms else GlossaryUse.constrain
         if use is not GlossaryUse.constrain and not self.knows_terms:
@@ -422,10 +436,25 @@ class Run(TrainedModel):
                 f"glossary_use={use.value}: {self.path} was not trained with terms in its sources; set "
                 "glossary_use=constrain, or train with data.augment=[{name: terms}]"
             )
-        return (
-            glossary.applied(Request.of(line), use) if glossary.terms or isinstance(line, Request) else line
-            for line in lines
-        )
+        if offers.memory is not None:
+            self._require_matches("memory")
+        return (self._offered(line, offers, use) for line in lines)
+
+    def _offered(self, line: str | Request, offers: Offers, use: GlossaryUse) -> str | Request:
+        request = offers.applied(Request.of(line), use)
+        if not request.match:
+            return request
+        self._require_matches("match")
+        offering = offering_match(request)
+        fits = len(self.tokenizer.encode_src([offering.src])[0]) <= self.cfg.data.max_tokens
+        return offering if fits else dataclasses.replace(request, match="")
+
+    def _require_matches(self, what: str) -> None:
+        if not self.knows_matches:
+            raise UserError(
+                f"{what}: {self.path} was not trained with translations of similar sources; leave it out, or "
+                "train with data.augment=[{name: matches}]"
+            )
 
     def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
         """Return the prompt and `max_tokens` tokens that continue it."""

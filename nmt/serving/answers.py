@@ -21,7 +21,7 @@ from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
-from nmt.decoding.requests import Glossary, Request, Wishes
+from nmt.decoding.requests import Request, Wishes
 from nmt.decoding.score import score_ids
 from nmt.decoding.segments import Segments
 from nmt.decoding.translate import (
@@ -132,7 +132,7 @@ def _offered(run: Run, requests: Sequence[Request]) -> tuple[list[Request], list
     """Return requests without what stands in front of their sentences, and with what their terms ask for."""
     fronts = [_front(run, one.src) for one in requests]
     plain = [replace(one, src=one.src[len(front) :]) for one, front in zip(requests, fronts, strict=True)]
-    wishes = map(Request.of, run.with_terms(plain, Glossary({})))
+    wishes = map(Request.of, run.with_offers(plain))
     return plain, [replace(wish, src=front + wish.src) for wish, front in zip(wishes, fronts, strict=True)]
 
 

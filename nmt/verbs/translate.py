@@ -14,8 +14,10 @@ from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import load_config, to_plain
 from nmt.data.documents import PreviousLines
 from nmt.data.lines import is_cut
-from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.data.pairs import MAX_LINE_CHARS, DataConfig
+from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.configs import GlossaryUse
+from nmt.decoding.offers import Offers, read_memory
 from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
@@ -43,19 +45,21 @@ def _opened(cfg: TranslateConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.translation)
     run.asking_for(cfg.tgt, [])  # an error is an error before the first line is there
-    run.with_terms([], Glossary({}), cfg.glossary_use)
+    memory = _memory(cfg, run.cfg.data)
+    offers = Offers(_glossary(cfg), cfg.glossary_use, memory, cfg.memory_least)
+    run.with_offers([], offers)
     if cfg.markup:
         run.require_markup()
-    return functools.partial(_translated, run, cfg, _glossary(cfg))
+    return functools.partial(_translated, run, cfg, offers)
 
 
 def _translated(
-    run: Run, cfg: TranslateConfig, glossary: Glossary, lines: list[str], first: int, warn: Log
+    run: Run, cfg: TranslateConfig, offers: Offers, lines: list[str], first: int, warn: Log
 ) -> Iterator[str]:
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
-    offer = functools.partial(run.with_terms, glossary=glossary, use=cfg.glossary_use)
+    offer = functools.partial(run.with_offers, offers=offers)
     asked: dict[str, Any] = {"offer": offer, "markup": cfg.markup, "warn": warn, "first_line": first + 1}
     found = run.answered(requests, cfg.decoding, cfg.tgt, token_scores=is_json, **asked)
     for number, translation in enumerate(found, start=first):
@@ -135,6 +139,14 @@ def _glossary(cfg: TranslateConfig) -> Glossary:
     return Glossary({}) if cfg.glossary is None else Glossary.read(path_of(cfg.glossary))
 
 
+def _memory(cfg: TranslateConfig, data: DataConfig) -> TranslationMemory | None:
+    """Return the memory of the languages that are translated; of several sources of one target the first."""
+    if cfg.memory is None:
+        return None
+    src, tgt = next(pair for pair in data.languages if cfg.tgt in (None, pair[1]))
+    return read_memory(cfg.memory, src, tgt)
+
+
 def search_settings(decoding: Any) -> dict[str, Any]:
     """Return what translations depend on: the keys of a search, but those of speed and memory, and its files.
 
@@ -155,6 +167,10 @@ def _facts(cfg: TranslateConfig) -> dict[str, Any]:
         "glossary": _glossary(cfg).terms,
         "glossary_use": "" if cfg.glossary_use is GlossaryUse.auto else cfg.glossary_use.value,
     }
+    if cfg.memory is not None:
+        data = load_config(RunDirectory(Path(cfg.runs[0])).config_file).data
+        memory = _memory(cfg, data)
+        chosen |= {"memory": memory.sha256 if memory else "", "memory_least": cfg.memory_least}
     chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 

@@ -292,6 +292,11 @@ def test_a_damaged_config_is_read_or_refused(
             "another, such as tokenizer=bpe",
         ),
         (
+            ("data=demo", "data.augment=[{name: matches}]", "data.streaming=true", "trainer.max_steps=3"),
+            "data.augment has matches, translations of similar sources, but a stream (data.streaming=true) "
+            "is not searched; leave matches out",
+        ),
+        (
             ("data.streaming=true", "trainer.max_epochs=3"),
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead",

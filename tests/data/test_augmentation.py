@@ -12,7 +12,7 @@ import pytest
 from nmt.data import modifiers
 from nmt.data.augmentation import KEYBOARDS, Augmentation
 from nmt.data.encode import EncodingOptions, LineEncoder
-from nmt.data.modifiers import EMOJI, MODIFIERS
+from nmt.data.modifiers import EMOJI, MODIFIERS, Need
 from nmt.data.pairs import ParallelText, concatenated
 from nmt.data.sources import DemoData, MixtureData
 from nmt.data.tokenizer import Tokenizer
@@ -22,7 +22,8 @@ from nmt.errors import UserError
 SRC = ["The old dog sleeps in a green house.", "Where is the tall tree?", "A cat runs", "Nobody sees it!"]
 TGT = ["Der alte Hund schläft in einem grünen Haus.", "Wo ist der hohe Baum?", "Eine Katze rennt.", "Keiner."]
 TEXT = ParallelText(SRC * 100, TGT * 100)
-NAMES = [name for name in MODIFIERS if name != "terms"]  # which needs a lexicon: tests/data/test_terms.py
+NAMES = [name for name, row in MODIFIERS.items() if row.config.needs is Need.nothing]
+"""The others have tests of their own: test_terms.py and test_matches.py."""
 ALL: list[Any] = [{"name": name, "rate": 0.3} for name in NAMES]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,6 +72,22 @@ def test_a_run_learns_terms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         main(["train", f"run={tmp_path / 'run'}", *TOY[:-1], "trainer.best_metric=loss", *short, terms]) == 0
     )
     assert open_run(tmp_path / "run").knows_terms
+
+
+def test_a_run_learns_matches_and_resumes_as_if_it_was_never_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    keys = [*TOY[:-1], "data.augment=[{name: matches, rate: 0.8, least: 0.3}, {name: terms, rate: 0.5}]"]
+    for name, steps in (("straight", 4), ("run", 2), ("run", 4)):
+        assert main(["train", f"run={tmp_path / name}", *keys, f"trainer.max_steps={steps}"]) == 0
+    log = (tmp_path / "straight" / "train.log").read_text()
+    found = re.search(r"matches: (\d+) sources have another one that is like them by 0.3 or more", log)
+    assert found
+    assert int(found[1]) > 4
+    model = "checkpoints/step_00000004/model.safetensors"
+    assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "straight" / model).read_bytes()
+    assert open_run(tmp_path / "run").knows_matches
 
 
 def test_augmented_sets_are_scored_beside_the_plain_ones(

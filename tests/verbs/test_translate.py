@@ -15,7 +15,9 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import LineFormat, TranslateConfig
 from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.configs import BeamConfig, LineSplitting
+from nmt.decoding.offers import Offers
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
@@ -25,6 +27,7 @@ from nmt.verbs.translate import TRANSLATION, _request, with_previous_lines
 from tests.runs.untrained import untrained
 
 Capture = pytest.CaptureFixture[bytes]
+MATCHES = "data.augment=[{name: matches}]"
 CPU = RuntimeConfig(device="cpu", threads=1)
 OBJECTS: list[dict[str, Any]] = [
     {"src": "ab ba", "prefix": "h", "must": ["cd"], "avoid": ["a b"]},
@@ -118,6 +121,59 @@ def test_terms_are_enforced_in_a_run_that_was_not_trained_with_them(run: Path) -
     assert "gh" in asked.text.split()
     with pytest.raises(UserError, match=r"glossary_use=both: .* was not trained with terms in its sources"):
         opened.translate("ab", glossary_use="both")
+
+
+def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
+    opened = open_run(untrained(tmp_path / "run", MATCHES), runtime_cfg=CPU)
+    assert opened.knows_matches
+    memory = TranslationMemory.of([("ab ba cd", "gh gh"), ("x", "y")])
+
+    def sources(lines: list[str | Request], least: float = 0.5) -> list[str]:
+        return [Request.of(one).src for one in opened.with_offers(lines, Offers(memory=memory, least=least))]
+
+    assert sources(["ab ba", "ba ba", ""]) == ["ab ba <match> gh gh", "ba ba", ""]
+    assert sources(["ab ba"], 0.7) == ["ab ba"]
+    assert sources([Request("ab ba", match="e"), Request("ba ba", match="f")]) == [
+        "ab ba <match> e",
+        "ba ba <match> f",
+    ]
+    assert sources([Request("ab ba", match="e " * 200)]) == ["ab ba"]  # over data.max_tokens
+    assert sources([Request("ab ba", terms={"ab": "c"})]) == [
+        "ab ba <match> gh gh"
+    ]  # enforced: no terms known
+    with pytest.raises(UserError, match="memory_least must be over 0 and at most 1, but is 0"):
+        opened.translate("ab", memory=memory, memory_least=0)
+
+
+def test_a_memory_is_read_from_files_and_what_a_job_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Capture
+) -> None:
+    run = untrained(tmp_path / "run", MATCHES)
+    (tmp_path / "memory.tsv").write_text("ab ba cd\tgh gh\nx\ty\n")
+    (tmp_path / "memory.en").write_text("ab ba cd\nx\n")
+    (tmp_path / "memory.fr").write_text("gh gh\ny\n")
+    (tmp_path / "memory.jsonl").write_text('{"en": "ab ba cd", "fr": "gh gh"}\n')
+    opened = open_run(run, runtime_cfg=CPU)
+    wanted = [one.text for one in opened.translate(["ab ba", "h"], memory=[("ab ba cd", "gh gh")])]
+    assert wanted != [one.text for one in opened.translate(["ab ba", "h"])]
+    assert wanted[0] == next(opened.translate(Request("ab ba", match="gh gh"))).text
+    for name in ("memory.tsv", "memory", "memory.jsonl"):
+        key = f"memory={tmp_path / name}"
+        assert answered(run, "ab ba\nh\n", monkeypatch, capfdbinary, key)[:2] == (0, wanted)
+    code, _, errors = answered(run, "ab\n", monkeypatch, capfdbinary, f"memory={tmp_path / 'memory.tmx'}")
+    assert (code, "error: memory: there is no file" in errors) == (2, True)
+    names: dict[str, Any] = {key: str(tmp_path / key) for key in ("input", "output", "memory")}
+    cfg = TranslateConfig(run=str(run), decoding=BeamConfig(), runtime=CPU, **names)
+    before = TRANSLATION.facts(cfg)
+    (tmp_path / "memory.fr").write_text("gh gh\nz\n")
+    assert TRANSLATION.facts(cfg) != before
+
+
+def test_a_run_without_matches_is_offered_none(run: Path) -> None:
+    opened = open_run(run, runtime_cfg=CPU)
+    for line, memory in (("ab", [("ab", "c")]), (Request("ab", match="c"), None)):
+        with pytest.raises(UserError, match="was not trained with translations of similar sources"):
+            list(opened.translate(line, memory=memory))
 
 
 def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream(

@@ -1,0 +1,73 @@
+"""What a source is offered before it is translated: terms of a glossary, the translation of a similar source.
+
+Knows requests and text, and the marks of `nmt.data`; whether a model was trained with them is asked of the
+caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from nmt.data import files
+from nmt.data.compression import without_suffix
+from nmt.data.files import FilesData
+from nmt.data.matches import with_match
+from nmt.data.modifiers import LEAST_LIKENESS
+from nmt.data.pairs import Split
+from nmt.data.translation_memory import TranslationMemory
+from nmt.decoding.configs import GlossaryUse
+from nmt.decoding.requests import Glossary, Request
+from nmt.errors import UserError
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What all sources are offered; a request may have terms and a match of its own."""
+
+    glossary: Glossary = field(default_factory=lambda: Glossary({}))
+    use: GlossaryUse = GlossaryUse.auto
+    memory: TranslationMemory | None = None
+    least: float = LEAST_LIKENESS
+    """Least likeness, over 0 and up to 1, of a line and the source of `memory` that is its match."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1:
+            raise UserError(f"memory_least must be over 0 and at most 1, but is {self.least}")
+
+    def applied(self, request: Request, use: GlossaryUse) -> Request:
+        """Return the request with its terms in its source or among its wishes, and its match, if any."""
+        match = request.match
+        if not match and self.memory is not None:
+            found = self.memory.best(request.src, self.least)
+            match = self.memory.tgt[found.row] if found else ""
+        if self.glossary.terms or request.terms:
+            request = self.glossary.applied(request, use)
+        return replace(request, match=match) if match != request.match else request
+
+
+NO_OFFERS = Offers()
+
+
+def offering_match(request: Request) -> Request:
+    """Return a request whose source offers its match."""
+    return replace(request, src=with_match(request.src, request.match), match="")
+
+
+class _MemoryFile(FilesData):
+    """The pairs that the key `memory` names."""
+
+    def key(self, split: Split) -> str:
+        return self.key_prefix
+
+
+def read_memory(place: str, src: str, tgt: str) -> TranslationMemory:
+    """Read the pairs of two languages as `data=files` reads them; .tsv and .csv without a header.
+
+    Raises:
+        UserError: a file cannot be read, or has no pair.
+    """
+    cfg = _MemoryFile(src=src, tgt=tgt, train=place, key_prefix="memory")
+    if without_suffix(place).endswith((".tsv", ".csv")):
+        cfg = replace(cfg, src_column="1", tgt_column="2")
+    text = files.stream(cfg, Split.train).read()
+    return TranslationMemory.of(zip(text.src, text.tgt, strict=True))
