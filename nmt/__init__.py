@@ -55,6 +55,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.data.pairs import ParallelText as ParallelText
     from nmt.data.tokenizer import Tokenizer as Tokenizer
+    from nmt.data.translation_memory import TranslationMemory as TranslationMemory
     from nmt.decoding.configs import BeamConfig as BeamConfig
     from nmt.decoding.configs import DecodingConfig as DecodingConfig
     from nmt.decoding.configs import SamplingConfig as SamplingConfig
@@ -85,6 +86,7 @@ _HOME = {
     "SamplingConfig": "decoding.configs",
     "Tokenizer": "data.tokenizer",
     "TrainingStopped": "errors",
+    "TranslationMemory": "data.translation_memory",
     "TranslationModel": "models.base",
     "UserError": "errors",
     "build_model": "models",

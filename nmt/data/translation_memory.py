@@ -135,9 +135,8 @@ class TranslationMemory:
             self._places[end - min(count, MOST_PLACES) : end]
             for end, count in zip(self._ends[rarest[:taken]], self._counts[rarest[:taken]], strict=True)
         ]
-        common = np.bincount(np.concatenate([np.empty(0, np.int32), *found]), minlength=len(self))
-        rows = np.flatnonzero(common)
-        common, lengths = common[rows], self._lengths[rows]
+        rows, common = np.unique(np.concatenate([np.empty(0, np.int32), *found]), return_counts=True)
+        lengths = self._lengths[rows]
         shorter, longer = np.minimum(lengths, len(words)), np.maximum(lengths, len(words))
         near = shorter >= least * longer  # else the score is below `least` whatever the words are
         rows, shares = rows[near], common[near] / longer[near]

@@ -13,7 +13,7 @@ from nmt.data.compression import without_suffix
 from nmt.data.files import FilesData
 from nmt.data.matches import with_match
 from nmt.data.modifiers import LEAST_LIKENESS
-from nmt.data.pairs import Split
+from nmt.data.pairs import DataConfig, Split
 from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
@@ -60,12 +60,18 @@ class _MemoryFile(FilesData):
         return self.key_prefix
 
 
-def read_memory(place: str, src: str, tgt: str) -> TranslationMemory:
-    """Read the pairs of two languages as `data=files` reads them; .tsv and .csv without a header.
+def read_memory(place: str, data: DataConfig, tgt: str | None) -> TranslationMemory:
+    """Read pairs as `data=files` reads them, but .tsv and .csv without a header.
+
+    Their target language is `tgt`, or any that a run of `data` translates into; of several sources the first.
 
     Raises:
-        UserError: a file cannot be read, or has no pair.
+        UserError: a file cannot be read, or has no pair; the run translates into no such language.
     """
+    pair = next((pair for pair in data.languages if tgt in (None, pair[1])), None)
+    if pair is None:
+        raise UserError(f"memory: the run does not translate into {tgt}")
+    src, tgt = pair
     cfg = _MemoryFile(src=src, tgt=tgt, train=place, key_prefix="memory")
     if without_suffix(place).endswith((".tsv", ".csv")):
         cfg = replace(cfg, src_column="1", tgt_column="2")

@@ -21,6 +21,7 @@ from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig
+from nmt.decoding.offers import NO_OFFERS, Offers
 from nmt.decoding.requests import Request, Wishes
 from nmt.decoding.score import score_ids
 from nmt.decoding.segments import Segments
@@ -75,11 +76,13 @@ class _Candidate:
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
-    """Return the answer to each line; all questions have one search."""
+def answers(
+    run: Run, lines: Sequence[str], questions: Sequence[Question], offers: Offers = NO_OFFERS
+) -> list[dict[str, Any]]:
+    """Return the answer to each line, which has the `offers`; all questions have one search."""
     search = questions[0].search
     markup, segments = _parts(run, lines, questions)
-    plain, offered = _offered(run, segments.requests)
+    plain, offered = _offered(run, segments.requests, offers)
     # What is unmet is in the answers; what would be cut, or has no room, is refused by `num_tokens`.
     found = run.translated_requests(offered, search, range(1, len(offered) + 1), warn_unmet=False)
     whole = segments.joined(found)
@@ -128,11 +131,11 @@ def _parts(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> tup
     return markup, Segments(found)
 
 
-def _offered(run: Run, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
-    """Return requests without what stands in front of their sentences, and with what their terms ask for."""
+def _offered(run: Run, requests: Sequence[Request], offers: Offers) -> tuple[list[Request], list[Request]]:
+    """Return requests without what stands in front of their sentences, and with what they are offered."""
     fronts = [_front(run, one.src) for one in requests]
     plain = [replace(one, src=one.src[len(front) :]) for one, front in zip(requests, fronts, strict=True)]
-    wishes = map(Request.of, run.with_offers(plain))
+    wishes = map(Request.of, run.with_offers(plain, offers))
     return plain, [replace(wish, src=front + wish.src) for wish, front in zip(wishes, fronts, strict=True)]
 
 
@@ -143,8 +146,14 @@ def _front(run: Run, line: str) -> str:
     return next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
 
 
-def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequence[int]) -> list[int]:
-    """Return the number of source tokens of each line, EOS and offered terms counted, and inline tags not.
+def num_tokens(
+    run: Run,
+    lines: Sequence[str],
+    question: Question,
+    numbers: Sequence[int],
+    offers: Offers = NO_OFFERS,
+) -> list[int]:
+    """Return the number of source tokens of each line, EOS and what is offered counted, and inline tags not.
 
     Raises:
         UserError: a line has more tokens than are read, or asks for more; names the line by its number, from
@@ -152,7 +161,7 @@ def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequ
     """
     longest = longest_source(run.model, question.search)
     _, segments = _parts(run, lines, [question] * len(lines))
-    _, offered = _offered(run, segments.requests)
+    _, offered = _offered(run, segments.requests, offers)
     encoded = run.tokenizer.encode_src(beginnings([one.src for one in offered], longest))
     wishes = Wishes(run.tokenizer)
     for line, one, ids in zip(segments.lines, offered, encoded, strict=True):

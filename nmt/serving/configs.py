@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmt.checks import at_least, within
+from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.errors import UserError
 
 
@@ -18,6 +19,11 @@ class ServingConfig:
     """Port to listen at; 0: any that is free."""
     token: str | None = None
     """Secret that clients have to send as `Authorization: Bearer TOKEN`; null: nobody is asked."""
+    memory: str | None = None
+    """Translation memory, of which each line is offered the translation of the source most like it: a file as
+    `memory` of nmt translate."""
+    memory_least: float = LEAST_LIKENESS
+    """Least likeness of the two sources: 1 less the share of the words that have to be edited."""
     max_lines: int = 256
     """Most lines of a request."""
     max_chars: int = 5000
@@ -40,6 +46,9 @@ class ServingConfig:
         at_least(self, "serve", 1, *limits, "queue_requests", "queue_tokens")
         within(self, "serve", "[0, 65535]", "port")
         within(self, "serve", "(0, 86400]", "timeout_seconds")
+        within(self, "serve", "(0, 1]", "memory_least")
+        if self.memory is not None and not self.memory.strip():
+            raise UserError("serve.memory must name a file, but is empty")
         if not self.host.strip():
             raise UserError("serve.host must be an address, but is empty; 127.0.0.1 is this machine alone")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):

@@ -15,6 +15,7 @@ from nmt.data.documents import PreviousLines
 from nmt.data.sentences import joined
 from nmt.decoding import DecodingConfig
 from nmt.decoding.configs import LineSplitting
+from nmt.decoding.offers import Offers, read_memory
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models.ensemble import Ensemble
@@ -50,6 +51,9 @@ class ServedTranslation(ServedTask[TranslationRequest]):
     def __init__(self, run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig):
         super().__init__(run, decoding, tgt, cfg)
         run.asking_for(tgt, [])  # an error is an error before the first request is there
+        if cfg.memory is not None:
+            self.offers = Offers(memory=read_memory(cfg.memory, run.cfg.data, tgt), least=cfg.memory_least)
+        run.with_offers([], self.offers)
         is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
         self.has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
 
@@ -80,7 +84,7 @@ class ServedTranslation(ServedTask[TranslationRequest]):
 
     def answers(self, lines: Sequence[str], questions: Sequence[Question]) -> list[Answer]:
         """Return the translation of each line."""
-        return answers(self.run, lines, questions)
+        return answers(self.run, lines, questions, self.offers)
 
     def facts(self) -> dict[str, Any]:
         """Return the languages, the search, and what it can tell."""

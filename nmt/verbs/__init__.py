@@ -131,6 +131,7 @@ _ROWS = (
             "nmt translate run=outputs/mine input=src.txt output=hyp.txt  # a large file",
             "paste src.txt prefixes.txt | nmt translate run=outputs/mine prefixes=true",
             "nmt translate run=outputs/mine glossary=terms.tsv < src.txt",
+            "nmt translate run=outputs/mine memory=memory.tmx < src.txt",
         ),
         reads_input=True,
     ),

@@ -140,11 +140,7 @@ def _glossary(cfg: TranslateConfig) -> Glossary:
 
 
 def _memory(cfg: TranslateConfig, data: DataConfig) -> TranslationMemory | None:
-    """Return the memory of the languages that are translated; of several sources of one target the first."""
-    if cfg.memory is None:
-        return None
-    src, tgt = next(pair for pair in data.languages if cfg.tgt in (None, pair[1]))
-    return read_memory(cfg.memory, src, tgt)
+    return None if cfg.memory is None else read_memory(cfg.memory, data, cfg.tgt)
 
 
 def search_settings(decoding: Any) -> dict[str, Any]:

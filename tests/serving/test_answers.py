@@ -15,6 +15,8 @@ from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.answers import Question, answers, num_tokens
+from nmt.serving.configs import ServingConfig
+from nmt.serving.tasks import served_task
 from tests.runs.untrained import WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)
@@ -142,3 +144,19 @@ def test_terms_that_make_a_line_too_long_are_counted(tmp_path: Path) -> None:
     assert len(num_tokens(run, ["ba"], question, [0])) == 1
     with pytest.raises(UserError, match=r"text\[3\] has more than the 14 tokens that are read"):
         num_tokens(run, ["ba", "ab"], question, [2, 3])
+
+
+def test_the_match_of_a_line_is_offered_and_counted(tmp_path: Path) -> None:
+    path = untrained(tmp_path / "run", "data.augment=[{name: matches}]")
+    (tmp_path / "memory.tsv").write_text("ab ba cd\tgh gh\n")
+    run = open_run(path, runtime_cfg=CPU)
+    cfg = ServingConfig(memory=str(tmp_path / "memory.tsv"), memory_least=0.6)
+    task = served_task(run, run.cfg.decoding, None, cfg)
+    asked = task.asked(task.body()(text=["ab ba", "cd"]))
+    found = [one["text"] for one in task.answers(asked.lines, [asked.question] * 2)]
+    assert found == [one.text for one in run.translate(["ab ba", "cd"], memory=[("ab ba cd", "gh gh")])]
+    assert found != [one.text for one in run.translate(["ab ba", "cd"])]
+    plain, counted = (num_tokens(run, asked.lines, asked.question, [0, 1], *x) for x in ((), (task.offers,)))
+    assert (counted[0] > plain[0], counted[1]) == (True, plain[1])
+    with pytest.raises(UserError, match="was not trained with translations of similar sources"):
+        served_task(open_run(untrained(tmp_path / "other"), runtime_cfg=CPU), run.cfg.decoding, None, cfg)
