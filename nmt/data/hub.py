@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
+from nmt.data.compression import without_suffix
 from nmt.data.documents import DocumentEnds
 from nmt.data.lines import open_bytes
 from nmt.data.pairs import (
@@ -195,6 +196,8 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
         )
         try:
             builder = opened()
+            if cfg.path and cfg.has_documents and not cfg.document_columns:
+                _require_no_blank_rows(cfg, builder)
             if not hasattr(builder.config, "keep_default_na"):
                 return builder
             # as in data=files: `null` is a word, and a quotation mark in TSV is text
@@ -210,27 +213,44 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
     raise _no_config(cfg, failure) from failure
 
 
-def _require_whole_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
-    """Refuse TSV that the library would change without a word.
-
-    It fills, or shifts, rows of another width, and leaves out blank lines, which may part documents.
-    """
-    key = f"{cfg.key_prefix}.path={cfg.path}"
+def _files_of(builder: DatasetBuilder) -> list[Path]:
+    """Return the files on disk that a dataset is read from."""
     files = {str(file) for files in (builder.config.data_files or {}).values() for file in files}
-    for path in sorted(Path(file) for file in files if Path(file).is_file()):
-        width = blank = 0
-        with open_bytes(path, key) as rows:
-            for number, row in enumerate(rows, start=1):
-                text = row.rstrip(b"\r\n")
-                if not text:
+    return sorted(Path(file) for file in files if Path(file).is_file())
+
+
+def _require_no_blank_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
+    """Refuse rows with a blank line between: the library leaves it out, and it may part documents."""
+    key = f"{cfg.key_prefix}.path={cfg.path}"
+    for path in _files_of(builder):
+        kind, blank = Path(without_suffix(path.name)).suffix, 0
+        with open_bytes(path, key) as lines:
+            texts = (line.decode(errors="replace") for line in lines)
+            reader = csv.reader(texts)  # a blank line inside of quotes is text
+            rows: Iterator[tuple[int, object]] = enumerate(map(str.strip, texts), start=1)
+            if kind == ".csv":
+                rows = ((reader.line_num, row) for row in reader)
+            for number, row in rows if kind in (".tsv", ".csv", ".jsonl") else ():
+                if not row:
                     blank = number
-                    continue
-                if blank and cfg.has_documents and not cfg.document_columns:
+                elif blank:
                     raise UserError(
                         f"{key}: {path}:{blank}: a blank line ends no document here; set "
                         f"{cfg.key_prefix}.document_column to a column that tells documents apart, or read "
                         "the file with data=files"
                     )
+
+
+def _require_whole_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
+    """Refuse TSV with rows of another width than the header, which the library would fill or shift."""
+    key = f"{cfg.key_prefix}.path={cfg.path}"
+    for path in _files_of(builder):
+        width = 0
+        with open_bytes(path, key) as rows:
+            for number, row in enumerate(rows, start=1):
+                text = row.rstrip(b"\r\n")
+                if not text:
+                    continue
                 found = text.count(b"\t") + 1
                 width = width or found
                 if found != width:

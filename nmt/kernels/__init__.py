@@ -154,6 +154,11 @@ def _reason(errors: str) -> str:
     return next(iter([*own, *lines]), "no reason given")
 
 
+def _in_english() -> dict[str, str]:
+    """Return the environment of a compiler whose errors `_reason` can read."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
 def compiler() -> list[str]:
     """Return the command of the C++ compiler: CXX, which may have arguments (`ccache g++`), or one found."""
     named = os.environ.get("CXX", "").strip()
@@ -212,6 +217,7 @@ def _run(command: list[str]) -> str:
         timeout=LONGEST_BUILD,
         encoding="utf-8",
         errors="replace",
+        env=_in_english(),
     ).stdout
 
 
@@ -250,7 +256,9 @@ def _build(command: list[str], draft: Path) -> None:
             unit = [*command, *FLAGS, "-fPIC", abi, headers, *before, "-c", str(FOLDER / first)]
             unit += ["-o", str(file)]
             compilers.append(
-                subprocess.Popen(unit, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
+                subprocess.Popen(
+                    unit, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", env=_in_english()
+                )
             )
         results = [
             (process.communicate(timeout=max(0.0, deadline - time.monotonic()))[1], process.returncode)

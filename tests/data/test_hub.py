@@ -91,10 +91,20 @@ def test_rows_of_tsv_are_as_wide_as_the_header(tmp_path: Path, rows: str, told: 
     assert hub.stream(HubData(path=str(tmp_path)), Split.train).read() == ParallelText(["a", "c"], ["b", "d"])
 
 
-def test_a_blank_line_of_tsv_that_would_part_documents_is_refused(tmp_path: Path) -> None:
-    """The library leaves it out, so that context would cross it."""
-    (tmp_path / "train.tsv").write_text("en\tde\tdoc\na\tA\t1\n\nb\tB\t2\n", encoding="utf-8")
-    assert "train.tsv:3: a blank line ends no document here; set data.document_column" in error_of(
+@pytest.mark.parametrize(
+    ("name", "text", "blank"),
+    [
+        ("train.tsv", "en\tde\tdoc\na\tA\t1\n\nb\tB\t2\n", 3),
+        ("train.csv", 'en,de,doc\na,"A\n\nA",1\n\nb,B,2\n', 5),
+        ("train.jsonl", '{"en": "a", "de": "A", "doc": 1}\n\n{"en": "b", "de": "B", "doc": 2}\n', 2),
+    ],
+)
+def test_a_blank_line_that_would_part_documents_is_refused(
+    tmp_path: Path, name: str, text: str, blank: int
+) -> None:
+    """The library leaves it out, so that context would cross it; one inside of quotes is text."""
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert f"{name}:{blank}: a blank line ends no document here; set data.document_column" in error_of(
         HubData(path=str(tmp_path), context=1)
     )
     cfg = HubData(path=str(tmp_path), context=1, context_short=0.0, document_column="doc")

@@ -318,13 +318,14 @@ def test_without_compiler_or_cache_one_status_says_why(
 
 
 @needs_a_compiler
-def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(compiler: Path) -> None:
-    failing = (
-        '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "training.cpp:1: error: no space" >&2; exit 1\n'
-    )
-    (compiler / "c++").write_text(failing)
+def test_a_compiler_that_fails_is_quoted_in_english_and_leaves_nothing(
+    compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    failing = 'echo "training.cpp:1: error: no space $LC_ALL" >&2; exit 1'
+    (compiler / "c++").write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{failing}\n')
     needed = "they need g++ 11 or later, which CXX may name"
-    assert problem() == f"{compiler}/c++ failed with training.cpp:1: error: no space; {needed}"
+    assert problem() == f"{compiler}/c++ failed with training.cpp:1: error: no space C; {needed}"
     assert [path.name for path in kernels.folder().iterdir()] == [".lock"]
 
 
