@@ -90,6 +90,11 @@ def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
         what = "labels have none" if cfg.data.has_labels else "a stream (data.streaming=true) is not searched"
         yield f"data.augment has matches, translations of similar sources, but {what}; leave matches out"
     marks = [one for one in (*TERM_MARKS, MATCH_MARK) if one in symbols]
+    if marks and not cfg.tokenizer.joint and not cfg.tokenizer.byte_fallback:
+        yield (
+            f"tokenizer.joint=false has no pieces for text of the target language in sources, which "
+            f"{' and '.join(marks)} of data.augment offer; set tokenizer.joint=true"
+        )
     if marks and cfg.tokenizer.kind is TokenizerKind.word:
         yield (
             f"tokenizer.kind=word has no words for the marks {' and '.join(marks)} of data.augment; choose "

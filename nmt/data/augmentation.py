@@ -24,7 +24,7 @@ from nmt.data import modifiers
 from nmt.data.documents import without_context
 from nmt.data.draws import Draws, hashes
 from nmt.data.lexicon import WordLexicon
-from nmt.data.modifiers import MODIFIERS, ModifierConfig, Need, NoiseConfig, TyposConfig
+from nmt.data.modifiers import MATCH_MARK, MODIFIERS, ModifierConfig, Need, NoiseConfig, TyposConfig
 from nmt.data.pairs import CONTEXT_SEPARATOR, DataConfig, ParallelText, Split
 from nmt.data.scripts import language_of
 from nmt.data.translation_memory import Neighbours
@@ -131,15 +131,16 @@ class Augmentation:
         self, modify: Modify, modifier: ModifierConfig, src: str, tgt: str, *, key: int
     ) -> tuple[str, str]:
         """Return both sides of a pair, modified unless one of them would be empty."""
-        body = self._body(src)
-        if not body.strip() or not tgt.strip():
+        body, mark, match = self._body(src).partition(f" {MATCH_MARK} ")  # what is offered stays as it is
+        if not body.strip() or not tgt.strip() or (mark and modifier.needs is Need.neighbours):
             return src, tgt
         known = self.languages, self.symbols, self.lexicon, self.neighbours
         pair = Pair(body, body if self.has_labels else tgt, *known)
         new = modify(modifier, pair, Draws(key))
         if not new.src.strip() or not new.tgt.strip():
             return src, tgt
-        return src[: len(src) - len(body)] + new.src, tgt if self.has_labels else new.tgt
+        front = src[: len(src) - len(body) - len(mark) - len(match)]
+        return f"{front}{new.src}{mark}{match}", tgt if self.has_labels else new.tgt
 
     def _body(self, src: str) -> str:
         """Return a source without the tags in front."""

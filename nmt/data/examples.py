@@ -25,7 +25,7 @@ from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import CorpusText, Examples, PairsOfEpoch, TrainingText
-from nmt.data.translation_memory import Neighbours
+from nmt.data.translation_memory import Neighbours, TranslationMemory
 from nmt.disk_cache import cache_dir
 from nmt.errors import Log
 from nmt.runtime import derive_seed
@@ -115,11 +115,12 @@ class SentencePairs(Examples):
         sampling = (MEMORY_PAIRS, self.seed) if len(part) > MEMORY_PAIRS else ()
         digest = repr((part.sha256, *augmentation.symbols, *sampling))
 
-        def text() -> ParallelText:
-            return augmentation.sentences(part.sample(MEMORY_PAIRS, self.seed))
+        def memory() -> TranslationMemory:
+            text = augmentation.sentences(part.sample(MEMORY_PAIRS, self.seed))
+            return TranslationMemory(zip(text.src, text.tgt, strict=True))
 
-        found = Neighbours.cached(text, digest, least, cache_dir())
-        log(f"matches: {len(found):,} sources have another one that is like them by {least:g} or more")
+        found = Neighbours.cached(memory, digest, least, cache_dir())
+        log(f"matches: {len(found):,} of {len(found.tgt):,} pairs have one of {least:g} or more")
         return found
 
     def _encoded(self, part: CorpusText, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:

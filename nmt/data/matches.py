@@ -13,10 +13,13 @@ from nmt.data.draws import Draws
 from nmt.data.modifiers import MATCH_MARK, MatchesConfig, ModifierConfig
 from nmt.errors import UserError
 
+ESCAPED = MATCH_MARK.replace("<", "< ")
+"""What stands for a mark that is part of the text itself."""
+
 
 def with_match(src: str, translation: str) -> str:
-    """Return a source behind which a translation of a similar one is offered."""
-    return f"{src} {MATCH_MARK} {translation}"
+    """Return a source behind which a translation of a similar one is offered, as one line."""
+    return f"{src} {MATCH_MARK} {' '.join(translation.replace(MATCH_MARK, ESCAPED).split())}"
 
 
 def matches(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
@@ -26,5 +29,5 @@ def matches(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
         raise UserError(
             f"{cfg.key_prefix}.name=matches is for data.augment, where training pairs are compared"
         )
-    found = pair.neighbours.translation(current(pair.src), cfg.least)
+    found = pair.neighbours.translation(current(pair.src), current(pair.tgt), cfg.least)
     return pair if found is None else pair._replace(src=with_match(pair.src, found))

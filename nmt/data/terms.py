@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nmt.data.augmentation import FIXED, Pair
 from nmt.data.draws import Draws
 from nmt.data.lexicon import WORD, Links, WordLexicon
-from nmt.data.modifiers import MATCH_MARK, TERM_MARKS, ModifierConfig, TermsConfig
+from nmt.data.modifiers import TERM_MARKS, ModifierConfig, TermsConfig
 from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.errors import UserError
 
@@ -49,7 +49,7 @@ def terms(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
     assert isinstance(cfg, TermsConfig)
     if pair.lexicon is None:
         raise UserError(f"{cfg.key_prefix}.name=terms is for data.augment, where words can be aligned")
-    sides = [_words(text) for text in (pair.src.partition(MATCH_MARK)[0], pair.tgt)]
+    sides = [_words(text) for text in (pair.src, pair.tgt)]
     links = pair.lexicon.align(*([found[0] for found in side] for side in sides))
     src, tgt = sides
     first, other = (text.rfind(CONTEXT_SEPARATOR) for text in (pair.src, pair.tgt))  # of the sentence itself

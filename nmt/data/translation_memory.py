@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,21 +20,24 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import Ids
 from nmt.data.lexicon import WORD, numbered_words
-from nmt.data.pairs import ParallelText
 from nmt.disk_cache import entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from nmt.progress import told
 
 FORMAT_VERSION = 1
-MOST_PLACES = 1 << 14
+MOST_PLACES = 1 << 13
 """Sentences that are looked up for the rarest words of a line; of a word with more of them the last ones."""
+MOST_COUNTED = 1 << 11
+"""Of these, those whose words in common with the line are counted."""
 MOST_COMPARED = 128
-"""Sentences that are compared with a line word by word: those with the largest share of words in common."""
+"""Of these, those that are compared with the line word by word: with the largest share in common."""
 MOST_WORDS = 250
-"""Words of the longest line that a match is looked for."""
+"""Words of the longest line and of the longest source that are compared."""
 PADDING = -2
 """Stands behind the words of a sentence that is shorter than others."""
+ROUNDING = 1e-9
+"""What a score may lack of the least one because it is a rounded number."""
 
 
 class Match(NamedTuple):
@@ -46,37 +50,34 @@ class Match(NamedTuple):
 
 
 class TranslationMemory:
-    """Pairs of sentences, and where each word of their sources occurs."""
+    """Different pairs of sentences, and where each word of their sources occurs."""
 
-    def __init__(self, text: ParallelText):
-        """Hold the pairs of a text, which have neither tags nor context."""
-        self.src, self.tgt = text.src, text.tgt
-        self._known, words = numbered_words(text.src)
-        self._words, self._lengths = words.ids, np.asarray(words.lengths, np.int64)
-        self._starts = np.cumsum(self._lengths) - self._lengths
-        rows = np.repeat(np.arange(len(text)), self._lengths)
-        places = np.unique(
-            self._words.astype(np.int64) * max(len(text), 1) + rows
-        )  # the rows of each word, by words
-        self._places = (places % max(len(text), 1)).astype(np.int32)
-        self._counts = np.bincount(places // max(len(text), 1), minlength=len(self._known))
-        self._ends = np.cumsum(self._counts)
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> TranslationMemory:
-        """Return a memory of pairs (source, translation); those with a blank side are passed over.
+    def __init__(self, pairs: Iterable[tuple[str, str]]):
+        """Hold pairs (source, translation), without those of a blank side; of equal ones the last.
 
         Raises:
-            UserError: there is no pair.
+            UserError: these are no pairs of text, or none is left.
         """
-        text = ParallelText()
-        for src, tgt in pairs:
-            if src.strip() and tgt.strip():
-                text.src.append(src.strip())
-                text.tgt.append(tgt.strip())
-        if not len(text):
+        different = dict[tuple[str, str], None]()
+        for number, pair in enumerate(pairs):
+            src, tgt = _require_pair(pair, number)
+            different.pop((src, tgt), None)
+            if src and tgt:
+                different[src, tgt] = None
+        if not different:
             raise UserError("memory: there is no pair in it, of which both sides have text")
-        return cls(text)
+        self.src, self.tgt = (list(side) for side in zip(*different, strict=True))
+        self._known, words = numbered_words(list(map(_composed, self.src)))
+        self._words, self._lengths = words.ids.astype(np.int64), np.asarray(words.lengths, np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        rows = np.repeat(np.arange(len(self)), self._lengths)
+        places = np.unique(self._words * len(self) + rows)  # each word in each sentence once, by words
+        self._places = (places % len(self)).astype(np.int32)
+        self._counts = np.bincount(places // len(self), minlength=len(self._known))
+        self._ends = np.cumsum(self._counts)
+        keys = _hashes(self._words_of(row).tobytes() for row in range(len(self)))
+        self._by_words = np.argsort(keys, kind="stable")
+        self._keys = keys[self._by_words]
 
     def __len__(self) -> int:
         return len(self.src)
@@ -91,45 +92,43 @@ class TranslationMemory:
 
         Of equal ones one with the very text of the line is taken before others, and the last.
         """
-        words = [self._known.get(word, -1) for word in WORD.findall(line.lower())]
-        rows, scores = self._scored(np.asarray(words, np.int64), least)
-        best = rows[scores == scores.max(initial=0.0)].tolist()
-        if not best:
+        plain = " ".join(line.split())
+        found = [self._known.get(word, -1) for word in WORD.findall(_composed(plain).lower())]
+        rows, score = self._most_alike(np.asarray(found, np.int64), least)
+        if not rows:
             return None
-        row = next((row for row in reversed(best) if self.src[row] == line), best[-1])
-        return Match(row, float(scores.max()))
+        return Match(next((row for row in reversed(rows) if self.src[row] == plain), rows[-1]), score)
 
     def neighbours(self, least: float) -> Iterator[Match | None]:
-        """Yield for each pair, in order, the match of its source among the pairs with another text."""
-        numbers, pairs = dict[tuple[str, str], int](), zip(self.src, self.tgt, strict=True)
-        same = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.int64)
-        for row, (start, length) in enumerate(zip(self._starts, self._lengths, strict=True)):
-            words = self._words[start : start + length]
-            rows, scores = self._scored(words, least)
-            scores = np.where(same[rows] == same[row], 0.0, scores)
-            best = int(scores.argmax()) if scores.any() else None
-            yield None if best is None else Match(int(rows[best]), float(scores[best]))
+        """Yield for each pair, in order, the match of its source among the other pairs."""
+        for row in range(len(self)):
+            rows, score = self._most_alike(self._words_of(row), least, but=row)
+            yield Match(rows[-1], score) if rows else None
 
-    def _scored(self, words: Ids, least: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the numbers of pairs that are like a line, ascending, and their scores, `least` or more."""
-        rows = self._candidates(words, least)
+    def _words_of(self, row: int) -> Ids:
+        return self._words[self._starts[row] : self._starts[row] + self._lengths[row]]
+
+    def _most_alike(self, words: Ids, least: float, but: int = -1) -> tuple[list[int], float]:
+        """Return the pairs, but one, whose sources have the highest score, `least` or more, and the score."""
+        if not 0 < len(words) <= MOST_WORDS:
+            return [], 0.0
+        [key] = _hashes([words.tobytes()])
+        first, end = (np.searchsorted(self._keys, key, side) for side in ("left", "right"))
+        if equal := [row for row in self._by_words[first:end].tolist() if row != but]:
+            return equal, 1.0
+        rows = self._candidates(words, least, but)
         if not len(rows):
-            return rows, np.empty(0)
+            return [], 0.0
         lengths = self._lengths[rows]
-        steps = np.arange(lengths.max())
-        inside = steps < lengths[:, None]
-        others = np.where(
-            inside, self._words[np.where(inside, self._starts[rows][:, None] + steps, 0)], PADDING
-        )
-        scores = 1.0 - edit_distances(words, others, lengths) / np.maximum(lengths, len(words))
-        return rows[scores >= least], scores[scores >= least]
+        distances = edit_distances(words, self._side_by_side(rows), lengths)
+        scores = 1.0 - distances / np.maximum(lengths, len(words))
+        best = float(scores.max())
+        return (rows[scores == best].tolist(), best) if best >= least - ROUNDING else ([], 0.0)
 
-    def _candidates(self, words: Ids, least: float) -> NDArray[np.int64]:
-        """Return the numbers of the pairs that may be like a line, ascending."""
-        if len(words) > MOST_WORDS:
-            return np.empty(0, np.int64)
-        rarest = np.unique(words[words >= 0])
-        rarest = rarest[np.argsort(self._counts[rarest], kind="stable")]
+    def _candidates(self, words: Ids, least: float, but: int) -> NDArray[np.int64]:
+        """Return the numbers of the pairs, but one, that may be like a line, ascending."""
+        own = np.unique(words[words >= 0])
+        rarest = own[np.argsort(self._counts[own], kind="stable")]
         taken = max(1, np.searchsorted(np.cumsum(self._counts[rarest]), MOST_PLACES, "right"))
         found = [
             self._places[end - min(count, MOST_PLACES) : end]
@@ -138,69 +137,112 @@ class TranslationMemory:
         rows, common = np.unique(np.concatenate([np.empty(0, np.int32), *found]), return_counts=True)
         lengths = self._lengths[rows]
         shorter, longer = np.minimum(lengths, len(words)), np.maximum(lengths, len(words))
-        near = shorter >= least * longer  # else the score is below `least` whatever the words are
-        rows, shares = rows[near], common[near] / longer[near]
-        if len(rows) > MOST_COMPARED:
-            keys = (shares * 2**20).astype(np.int64) * len(self) + rows  # of equal shares the later pairs
-            rows = np.sort(rows[np.argpartition(keys, -MOST_COMPARED)[-MOST_COMPARED:]])
-        return rows
+        near = shorter >= least * longer - ROUNDING  # else the score is too low whatever the words are
+        near &= (lengths <= MOST_WORDS) & (rows != but)
+        rows = self._with_most(rows[near], common[near] / longer[near], MOST_COUNTED)
+        if len(rows) <= MOST_COMPARED:
+            return rows
+        is_own = np.zeros(len(self._known) + 1, bool)  # the last one is for `PADDING`
+        is_own[own] = True
+        common = is_own[np.maximum(self._side_by_side(rows), -1)].sum(1)
+        return self._with_most(rows, common / np.maximum(self._lengths[rows], len(words)), MOST_COMPARED)
+
+    def _with_most(
+        self, rows: NDArray[np.int64], shares: NDArray[np.float64], most: int
+    ) -> NDArray[np.int64]:
+        """Return the rows, or `most` of them with the largest shares, ascending; of equal ones the last."""
+        if len(rows) <= most:
+            return rows
+        keys = (shares * 2**20).astype(np.int64) * len(self) + rows
+        return np.sort(rows[np.argpartition(keys, -most)[-most:]])
+
+    def _side_by_side(self, rows: NDArray[np.int64]) -> Ids:
+        """Return the words of the sources of some pairs, a row for each, with `PADDING` behind them."""
+        lengths = self._lengths[rows][:, None]
+        steps = np.arange(lengths.max())
+        places = np.where(steps < lengths, self._starts[rows][:, None] + steps, 0)
+        return np.where(steps < lengths, self._words[places], PADDING)
 
 
 @dataclass
 class Neighbours:
-    """The match of each source of a text among its other pairs: a memory without the pair itself."""
+    """The match of each pair of a text: the other pair whose source is most like its own."""
 
     tgt: list[str]
-    """The targets of the text."""
+    """The targets of the different pairs of the text."""
     keys: NDArray[np.uint64]
-    """Hashes of the sources that have a match, ascending."""
+    """Hashes of the pairs that have a match, ascending."""
     rows: NDArray[np.int32]
-    """For each key: the number of the pair that is its match."""
+    """For each key: the number of the pair that is the match."""
     scores: NDArray[np.float32]
     """For each key: the likeness of the sources."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def translation(self, src: str, least: float) -> str | None:
-        """Return the target of the match of a source; None for one without, or with a score below `least`."""
-        [key] = _hashes([src])
+    def translation(self, src: str, tgt: str, least: float) -> str | None:
+        """Return the target of the match of a pair; None for one without, or with a score below `least`."""
+        [key] = _keys_of([(src, tgt)])
         place = int(np.searchsorted(self.keys, key))
-        if place == len(self.keys) or self.keys[place] != key or self.scores[place] < least:
+        if place == len(self.keys) or self.keys[place] != key or self.scores[place] < least - ROUNDING:
             return None
         return self.tgt[self.rows[place]]
 
     @classmethod
-    def of(cls, text: ParallelText, least: float) -> Neighbours:
-        """Look for the match of every source, with a score of `least` or more."""
-        found = told(
-            TranslationMemory(text).neighbours(least), "looking for matches", "pairs", lambda _: 1, len(text)
-        )
-        matches = {row: match for row, match in enumerate(found) if match is not None}
-        keys, first = np.unique(_hashes([text.src[row] for row in matches]), return_index=True)
-        rows = np.array([match.row for match in matches.values()], np.int32)[first]
-        scores = np.array([match.score for match in matches.values()], np.float32)[first]
-        return cls(text.tgt, keys, rows, scores)
+    def of(cls, memory: TranslationMemory, least: float) -> Neighbours:
+        """Look for the match of every pair of a memory, with a score of `least` or more."""
+        neighbours = memory.neighbours(least)
+        found = list(told(neighbours, "looking for matches", "pairs", lambda _: 1, len(memory)))
+        matches = [(row, match) for row, match in enumerate(found) if match is not None]
+        keys = _keys_of([(memory.src[row], memory.tgt[row]) for row, _ in matches])
+        order = np.argsort(keys)
+        rows = np.array([match.row for _, match in matches], np.int32)[order]
+        scores = np.array([match.score for _, match in matches], np.float32)[order]
+        return cls(memory.tgt, keys[order], rows, scores)
 
     @classmethod
-    def cached(cls, text: Callable[[], ParallelText], digest: str, least: float, cache: Path) -> Neighbours:
-        """Return the neighbours of a text by its `digest`; matches come from the cache if they are there."""
-        settings = least, MOST_PLACES, MOST_COMPARED, MOST_WORDS, WORD.pattern
+    def cached(
+        cls, memory: Callable[[], TranslationMemory], digest: str, least: float, cache: Path
+    ) -> Neighbours:
+        """Return the neighbours of a memory by its `digest`, from the cache if they are there."""
+        settings = least, MOST_PLACES, MOST_COUNTED, MOST_COMPARED, MOST_WORDS, WORD.pattern
         entry = cache / entry_name("neighbours", FORMAT_VERSION, digest, *settings)
-        if open_entry(entry) is not None:
-            with np.load(entry / "matches.npz") as stored:
-                return cls(text().tgt, **stored)
-        made = cls.of(text(), least)
-        write_entry(entry, made._save)
-        return made
+        if open_entry(entry) is None:
+            made = cls.of(memory(), least)
+            write_entry(entry, made._save)
+            return made
+        with np.load(entry / "neighbours.npz") as stored:
+            arrays = {name: stored[name] for name in stored}
+        return cls(str(arrays.pop("tgt")[0]).split("\n"), **arrays)
 
     def _save(self, folder: Path) -> None:
-        np.savez(folder / "matches.npz", keys=self.keys, rows=self.rows, scores=self.scores)
+        tgt = np.array(["\n".join(self.tgt)])
+        np.savez(folder / "neighbours.npz", tgt=tgt, keys=self.keys, rows=self.rows, scores=self.scores)
 
 
-def _hashes(lines: Sequence[str]) -> NDArray[np.uint64]:
-    """Return a hash of each line."""
-    found = b"".join(hashlib.blake2b(line.encode(errors="replace"), digest_size=8).digest() for line in lines)
+def _require_pair(pair: object, number: int) -> tuple[str, str]:
+    """Return the sides of a pair, each as one line; raise `UserError` for what is no pair of texts."""
+    sides = list(pair) if isinstance(pair, list | tuple) else []
+    if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
+        raise UserError(f"memory: pairs are (source, translation), but number {number} is {pair!r:.80}")
+    src, tgt = (" ".join(side.split()) for side in sides)
+    return src, tgt
+
+
+def _composed(line: str) -> str:
+    """Return a line whose characters are composed, so that it is found however it is written."""
+    return unicodedata.normalize("NFC", line)
+
+
+def _keys_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.uint64]:
+    """Return a hash of each pair, whatever the spaces between its words."""
+    sides = ("\n".join(" ".join(side.split()) for side in pair) for pair in pairs)
+    return _hashes(text.encode(errors="replace") for text in sides)
+
+
+def _hashes(contents: Iterable[bytes]) -> NDArray[np.uint64]:
+    """Return a hash of each of some contents."""
+    found = b"".join(hashlib.blake2b(content, digest_size=8).digest() for content in contents)
     return np.frombuffer(found, "<u8").astype(np.uint64)
 
 

@@ -6,12 +6,12 @@ caller.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from nmt.data import files
 from nmt.data.compression import without_suffix
 from nmt.data.files import FilesData
-from nmt.data.matches import with_match
 from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.translation_memory import TranslationMemory
@@ -31,13 +31,14 @@ class Offers:
     """Least likeness, over 0 and up to 1, of a line and the source of `memory` that is its match."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.least <= 1:
-            raise UserError(f"memory_least must be over 0 and at most 1, but is {self.least}")
+        least: object = self.least  # from a caller who may have passed anything
+        if not isinstance(least, int | float) or not 0 < least <= 1:
+            raise UserError(f"memory_least must be over 0 and at most 1, but is {least!r}")
 
     def applied(self, request: Request, use: GlossaryUse) -> Request:
         """Return the request with its terms in its source or among its wishes, and its match, if any."""
         match = request.match
-        if not match and self.memory is not None:
+        if not match.strip() and self.memory is not None:
             found = self.memory.best(request.src, self.least)
             match = self.memory.tgt[found.row] if found else ""
         if self.glossary.terms or request.terms:
@@ -46,11 +47,6 @@ class Offers:
 
 
 NO_OFFERS = Offers()
-
-
-def offering_match(request: Request) -> Request:
-    """Return a request whose source offers its match."""
-    return replace(request, src=with_match(request.src, request.match), match="")
 
 
 class _MemoryFile(FilesData):
@@ -75,5 +71,10 @@ def read_memory(place: str, data: DataConfig, tgt: str | None) -> TranslationMem
     cfg = _MemoryFile(src=src, tgt=tgt, train=place, key_prefix="memory")
     if without_suffix(place).endswith((".tsv", ".csv")):
         cfg = replace(cfg, src_column="1", tgt_column="2")
-    text = files.stream(cfg, Split.train).read()
-    return TranslationMemory.of(zip(text.src, text.tgt, strict=True))
+    try:
+        text = files.stream(cfg, Split.train).read()
+    except UserError as error:  # whose ways out are keys of data=files
+        way_out = "; give a .tsv of lines SOURCE TAB TARGET"
+        told = (re.sub(r";[^;]*(memory\.|data=)[^;]*$", way_out, problem) for problem in error.problems)
+        raise UserError(*told) from error
+    return TranslationMemory(zip(text.src, text.tgt, strict=True))

@@ -18,6 +18,7 @@ from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import RunConfig, Task, TrainConfig, search_with
 from nmt.config.stored import load_run
 from nmt.data.documents import composed, current_of_each
+from nmt.data.matches import with_match
 from nmt.data.mixture import tagged, untagged
 from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
@@ -28,7 +29,7 @@ from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import of_another_task, require_metrics
-from nmt.decoding.offers import NO_OFFERS, Offers, offering_match
+from nmt.decoding.offers import NO_OFFERS, Offers
 from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
@@ -138,7 +139,7 @@ class Run(TrainedModel):
         several = iter([lines] if isinstance(lines, str | Request) else lines)
         self.asking_for(tgt, [])  # an error is an error before the first line is there
         if memory is not None and not isinstance(memory, TranslationMemory):
-            memory = TranslationMemory.of(memory)
+            memory = TranslationMemory(memory)
         offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least)
         offer = functools.partial(self.with_offers, offers=offers)
         offer([])
@@ -160,7 +161,7 @@ class Run(TrainedModel):
         search: DecodingConfig,
         tgt: str | None,
         *,
-        offer: Callable[[Iterable[Request]], Iterable[str | Request]],
+        offer: Callable[[Iterable[Request]], Iterable[Request]],
         markup: bool = False,
         warn: Log = warn,
         first_line: int = 1,
@@ -174,7 +175,7 @@ class Run(TrainedModel):
         marked = Markup(requests, warn, first_line) if markup else None
         segments = self.segments(marked.requests if marked else requests, search)
         plain = segments.requests
-        segments.requests = [Request.of(one) for one in offer(plain)]
+        segments.requests = list(offer(plain))
         shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
         translations = self.translated(segments, search, tgt, **shared)
         found = segments.joined(translations)
@@ -226,7 +227,7 @@ class Run(TrainedModel):
     ) -> list[Translation]:
         """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
-        asked = list(self.asking_for(tgt, segments.requests))
+        asked = self.offering(self.asking_for(tgt, segments.requests), search)
         return self.translated_requests(asked, search, numbers, warn=warn, token_scores=token_scores)
 
     def translated_requests(
@@ -238,7 +239,7 @@ class Run(TrainedModel):
         warn: Log = warn,
         **options: bool,
     ) -> list[Translation]:
-        """Return the translation of each request of `asking_for`, without that of its context.
+        """Return the translation of each request of `offering`, without that of its context.
 
         `numbers` are those of the lines of the requests; `options` are `token_scores` and `warn_unmet` of
         `nmt.decoding.translate`.
@@ -418,12 +419,8 @@ class Run(TrainedModel):
         """Whether the model was trained with translations of similar sources behind its own."""
         return MATCH_MARK in self.cfg.data.symbols
 
-    def with_offers(
-        self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS
-    ) -> Iterable[str | Request]:
-        """Return the lines with what their sources are offered or their translations must have: see `Offers`.
-
-        A match with which a source would be longer than those of the training is left out.
+    def with_offers(self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS) -> Iterator[Request]:
+        """Return the lines with their terms and matches: see `Offers`; `offering` puts matches into sources.
 
         Raises:
             UserError: the model is to be offered terms or matches, and was not trained with them.
@@ -438,16 +435,27 @@ class Run(TrainedModel):
             )
         if offers.memory is not None:
             self._require_matches("memory")
-        return (self._offered(line, offers, use) for line in lines)
+        return (offers.applied(Request.of(line), use) for line in lines)
 
-    def _offered(self, line: str | Request, offers: Offers, use: GlossaryUse) -> str | Request:
-        request = offers.applied(Request.of(line), use)
-        if not request.match:
+    def offering(self, asked: Iterable[Request], search: DecodingConfig) -> list[Request]:
+        """Return requests of `asking_for` whose sources offer their matches.
+
+        A match is left out with which a source would be longer than those of the training, or than `search`
+        reads.
+
+        Raises:
+            UserError: a request has a match, and the model was not trained with them.
+        """
+        most = min(self.cfg.data.max_tokens, longest_source(self.model, search))
+        return [self._offering(request, most) for request in asked]
+
+    def _offering(self, request: Request, most: int) -> Request:
+        if not request.match.strip() or not request.src.strip():
             return request
         self._require_matches("match")
-        offering = offering_match(request)
-        fits = len(self.tokenizer.encode_src([offering.src])[0]) <= self.cfg.data.max_tokens
-        return offering if fits else dataclasses.replace(request, match="")
+        src = with_match(request.src, request.match)
+        fits = len(self.tokenizer.encode_src([src])[0]) <= most
+        return dataclasses.replace(request, src=src if fits else request.src, match="")
 
     def _require_matches(self, what: str) -> None:
         if not self.knows_matches:

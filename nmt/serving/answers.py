@@ -54,6 +54,8 @@ class Question:
     """Terms of the sources and their translations."""
     markup: bool = False
     """Whether inline tags of the line are put into the answer."""
+    offers: Offers = NO_OFFERS
+    """What the source is offered, or the translation must have, besides."""
 
     @property
     def has_wishes(self) -> bool:
@@ -76,13 +78,11 @@ class _Candidate:
     told: dict[str, Any] = field(default_factory=dict)
 
 
-def answers(
-    run: Run, lines: Sequence[str], questions: Sequence[Question], offers: Offers = NO_OFFERS
-) -> list[dict[str, Any]]:
-    """Return the answer to each line, which has the `offers`; all questions have one search."""
+def answers(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+    """Return the answer to each line; all questions have one search."""
     search = questions[0].search
     markup, segments = _parts(run, lines, questions)
-    plain, offered = _offered(run, segments.requests, offers)
+    plain, offered = _offered(run, segments, questions)
     # What is unmet is in the answers; what would be cut, or has no room, is refused by `num_tokens`.
     found = run.translated_requests(offered, search, range(1, len(offered) + 1), warn_unmet=False)
     whole = segments.joined(found)
@@ -131,12 +131,17 @@ def _parts(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> tup
     return markup, Segments(found)
 
 
-def _offered(run: Run, requests: Sequence[Request], offers: Offers) -> tuple[list[Request], list[Request]]:
-    """Return requests without what stands in front of their sentences, and with what they are offered."""
-    fronts = [_front(run, one.src) for one in requests]
-    plain = [replace(one, src=one.src[len(front) :]) for one, front in zip(requests, fronts, strict=True)]
-    wishes = map(Request.of, run.with_offers(plain, offers))
-    return plain, [replace(wish, src=front + wish.src) for wish, front in zip(wishes, fronts, strict=True)]
+def _offered(
+    run: Run, segments: Segments, questions: Sequence[Question]
+) -> tuple[list[Request], list[Request]]:
+    """Return the parts of lines without what is in front of their sentences, and with their offers."""
+    plain, offered = list[Request](), list[Request]()
+    for line, one in zip(segments.lines, segments.requests, strict=True):
+        front, question = _front(run, one.src), questions[line]
+        plain.append(replace(one, src=one.src[len(front) :]))
+        [wish] = run.with_offers(plain[-1:], question.offers)
+        offered += run.offering([replace(wish, src=front + wish.src)], question.search)
+    return plain, offered
 
 
 def _front(run: Run, line: str) -> str:
@@ -146,13 +151,7 @@ def _front(run: Run, line: str) -> str:
     return next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
 
 
-def num_tokens(
-    run: Run,
-    lines: Sequence[str],
-    question: Question,
-    numbers: Sequence[int],
-    offers: Offers = NO_OFFERS,
-) -> list[int]:
+def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequence[int]) -> list[int]:
     """Return the number of source tokens of each line, EOS and what is offered counted, and inline tags not.
 
     Raises:
@@ -161,7 +160,7 @@ def num_tokens(
     """
     longest = longest_source(run.model, question.search)
     _, segments = _parts(run, lines, [question] * len(lines))
-    _, offered = _offered(run, segments.requests, offers)
+    _, offered = _offered(run, segments, [question] * len(lines))
     encoded = run.tokenizer.encode_src(beginnings([one.src for one in offered], longest))
     wishes = Wishes(run.tokenizer)
     for line, one, ids in zip(segments.lines, offered, encoded, strict=True):

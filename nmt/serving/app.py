@@ -86,7 +86,7 @@ class Service:
             UserError: the model cannot do that.
         """
         asked = self.task.asked(body)
-        tokens = num_tokens(self.task.run, asked.lines, asked.question, asked.numbers, self.task.offers)
+        tokens = num_tokens(self.task.run, asked.lines, asked.question, asked.numbers)
         if sum(tokens) > self.cfg.queue_tokens:
             raise TooLarge(
                 f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
 from nmt.decoding import DecodingConfig
-from nmt.decoding.offers import NO_OFFERS, Offers
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.serving.answers import Question
@@ -63,8 +62,6 @@ class ServedTask(ABC, Generic[Body]):
     """Name of the list of answers."""
     does: ClassVar[str]
     """What the model does, behind its name."""
-    offers: Offers = NO_OFFERS
-    """What all lines are offered."""
     example = "a"
     """Line that the server answers before its first request."""
 

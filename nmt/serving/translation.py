@@ -15,7 +15,7 @@ from nmt.data.documents import PreviousLines
 from nmt.data.sentences import joined
 from nmt.decoding import DecodingConfig
 from nmt.decoding.configs import LineSplitting
-from nmt.decoding.offers import Offers, read_memory
+from nmt.decoding.offers import NO_OFFERS, Offers, read_memory
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models.ensemble import Ensemble
@@ -51,9 +51,12 @@ class ServedTranslation(ServedTask[TranslationRequest]):
     def __init__(self, run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig):
         super().__init__(run, decoding, tgt, cfg)
         run.asking_for(tgt, [])  # an error is an error before the first request is there
+        self._offers, self._remembered = NO_OFFERS, tgt
         if cfg.memory is not None:
-            self.offers = Offers(memory=read_memory(cfg.memory, run.cfg.data, tgt), least=cfg.memory_least)
-        run.with_offers([], self.offers)
+            memory = read_memory(cfg.memory, run.cfg.data, tgt)
+            self._offers = Offers(memory=memory, least=cfg.memory_least)
+            self._remembered = tgt or run.cfg.data.languages[0][1]
+        run.with_offers([], self._offers)
         is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
         self.has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
 
@@ -66,7 +69,10 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         """Return the sentences to translate, and how they are searched for."""
         wishes = body.prefix, tuple(body.must), tuple(body.avoid), tuple(body.terms.items())
         _require_few(wishes, self.cfg)
-        question = Question(self._search(body), body.scores, body.attention, *wishes, body.markup)
+        wants_other = (body.tgt or self._remembered) != self._remembered
+        offers = NO_OFFERS if wants_other else self._offers
+        wanted = self._search(body), body.scores, body.attention, *wishes, body.markup
+        question = Question(*wanted, offers)
         if body.attention and not self.has_attention:
             raise UserError(
                 "attention: the model attends to no source, or is an ensemble, so it has no weights to show"
@@ -84,7 +90,7 @@ class ServedTranslation(ServedTask[TranslationRequest]):
 
     def answers(self, lines: Sequence[str], questions: Sequence[Question]) -> list[Answer]:
         """Return the translation of each line."""
-        return answers(self.run, lines, questions, self.offers)
+        return answers(self.run, lines, questions)
 
     def facts(self) -> dict[str, Any]:
         """Return the languages, the search, and what it can tell."""

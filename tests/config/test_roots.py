@@ -292,6 +292,16 @@ def test_a_damaged_config_is_read_or_refused(
             "another, such as tokenizer=bpe",
         ),
         (
+            (
+                "data=demo",
+                "data.augment=[{name: matches}]",
+                "tokenizer.joint=false",
+                "model.tying=tgt_output",
+            ),
+            "tokenizer.joint=false has no pieces for text of the target language in sources, which <match> "
+            "of data.augment offer; set tokenizer.joint=true",
+        ),
+        (
             ("data=demo", "data.augment=[{name: matches}]", "data.streaming=true", "trainer.max_steps=3"),
             "data.augment has matches, translations of similar sources, but a stream (data.streaming=true) "
             "is not searched; leave matches out",

@@ -8,20 +8,22 @@ import pytest
 
 from nmt.data.augmentation import Augmentation
 from nmt.data.lexicon import WordLexicon
+from nmt.data.matches import with_match
 from nmt.data.modifiers import MatchesConfig, TermsConfig, parsed
 from nmt.data.pairs import ParallelText
-from nmt.data.translation_memory import Neighbours
+from nmt.data.translation_memory import Neighbours, TranslationMemory
 from nmt.errors import UserError
 
 TEXT = ParallelText(
     [f"the {colour} dog number {i} runs" for i in range(40) for colour in ("red", "blue")],
     [f"der {colour} Hund Nummer {i} rennt" for i in range(40) for colour in ("rote", "blaue")],
 )
+NEIGHBOURS = Neighbours.of(TranslationMemory(zip(TEXT.src, TEXT.tgt, strict=True)), 0.8)
 MATCHES = MatchesConfig(name="matches", rate=0.5, least=0.8)
 
 
 def test_a_share_of_the_sources_is_followed_by_the_translation_of_the_other() -> None:
-    modify = Augmentation((MATCHES,), ("en", "de"), neighbours=Neighbours.of(TEXT, 0.8))
+    modify = Augmentation((MATCHES,), ("en", "de"), neighbours=NEIGHBOURS)
     found = modify(TEXT, seed=1)
     assert found.tgt == TEXT.tgt
     offered = [i for i, src in enumerate(found.src) if " <match> " in src]
@@ -38,9 +40,8 @@ def test_a_share_of_the_sources_is_followed_by_the_translation_of_the_other() ->
 def test_tags_and_context_are_left_aside() -> None:
     modify = Augmentation((dataclasses.replace(MATCHES, rate=1.0),), ("en", "de"), ("<2de>", "<brk>"))
     tagged = ParallelText([f"<2de> before <brk> {src}" for src in TEXT.src], TEXT.tgt)
-    plain = modify.sentences(tagged)
-    assert plain.src == TEXT.src
-    modify = dataclasses.replace(modify, neighbours=Neighbours.of(plain, 0.8))
+    assert modify.sentences(tagged).src == TEXT.src
+    modify = dataclasses.replace(modify, neighbours=NEIGHBOURS)
     found = modify(tagged, seed=1).src
     assert all(one.startswith(f"{src} <match> der ") for one, src in zip(found, tagged.src, strict=True))
 
@@ -48,10 +49,29 @@ def test_tags_and_context_are_left_aside() -> None:
 def test_terms_are_words_of_the_source_and_not_of_its_match(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 0)
     rows = (dataclasses.replace(MATCHES, rate=1.0), TermsConfig(name="terms", rate=1.0))
-    lexicon, neighbours = WordLexicon.of(TEXT), Neighbours.of(TEXT, 0.8)
+    lexicon, neighbours = WordLexicon.of(TEXT), NEIGHBOURS
     found = Augmentation(rows, ("en", "de"), lexicon=lexicon, neighbours=neighbours)(TEXT, seed=1)
     assert any("<term>" in src for src in found.src)
     assert all("<term>" not in src.partition("<match>")[2] for src in found.src)
+
+
+def test_what_is_offered_stays_as_it_is() -> None:
+    """Other modifiers change the sentence alone, and a source is offered one match."""
+    stops = [f"{line}." for line in TEXT.src], [f"{line}." for line in TEXT.tgt]
+    names = ("matches", "matches", "end_punctuation", "upper_case", "typos", "noise")
+    rows = tuple(parsed("data.augment", [{"name": name, "rate": 1.0} for name in names]))
+    neighbours = Neighbours.of(TranslationMemory(zip(*stops, strict=True)), 0.5)
+    found = Augmentation(rows, ("en", "de"), neighbours=neighbours)(ParallelText(*stops), seed=1)
+    for src, tgt in zip(found.src, found.tgt, strict=True):
+        sentence, match = src.split(" <match> ")
+        assert match in stops[1]
+        assert sentence.upper() == sentence
+        assert not sentence.endswith(".")
+        assert not tgt.endswith(".")
+
+
+def test_a_mark_in_a_match_is_text() -> None:
+    assert with_match("a", "b <match>\n c") == "a <match> b < match> c"
 
 
 def test_what_cannot_be_is_refused() -> None:

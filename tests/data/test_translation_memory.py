@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.data import translation_memory
-from nmt.data.pairs import ParallelText
 from nmt.data.translation_memory import PADDING, Match, Neighbours, TranslationMemory, edit_distances
 from nmt.errors import UserError
 
@@ -58,12 +60,12 @@ def test_distances_are_those_of_the_definition(words: list[int], others: list[li
     ],
 )
 def test_the_best_match_of_a_line(line: str, least: float, found: tuple[int, float] | None) -> None:
-    match = TranslationMemory.of(PAIRS).best(line, least)
+    match = TranslationMemory(PAIRS).best(line, least)
     assert match == (found and Match(*found))
 
 
 def test_of_equal_matches_that_with_the_very_text_is_taken() -> None:
-    memory = TranslationMemory.of([("US dollars", "US-Dollar"), ("us dollars", "uns Dollar")])
+    memory = TranslationMemory([("US dollars", "US-Dollar"), ("us dollars", "uns Dollar")])
     assert [memory.best(line, 0.5) for line in ("US dollars", "us dollars", "Us dollars")] == [
         (0, 1.0),
         (1, 1.0),
@@ -72,9 +74,41 @@ def test_of_equal_matches_that_with_the_very_text_is_taken() -> None:
 
 
 def test_a_memory_without_pairs_is_refused_and_blank_sides_are_passed_over() -> None:
-    assert len(TranslationMemory.of([*PAIRS, ("a", " "), ("", "b")])) == len(PAIRS)
-    with pytest.raises(UserError, match="there is no pair"):
-        TranslationMemory.of([("a", "")])
+    assert len(TranslationMemory([*PAIRS, ("a", " "), ("", "b"), PAIRS[0]])) == len(PAIRS)
+    for pairs, told in (
+        ([("a", "")], "there is no pair"),
+        ("memory.tmx", "pairs are (source, translation), but number 0 is 'm'"),
+        ([("a", "b"), ("a", "b", "c")], "number 1 is ('a', 'b', 'c')"),
+        ([("a", None)], "number 0 is ('a', None)"),
+    ):
+        with pytest.raises(UserError, match=re.escape(told)):
+            TranslationMemory(cast(Any, pairs))
+
+
+def test_the_line_itself_is_found_among_many_that_are_like_it() -> None:
+    """Also where each of its words is more frequent than what is looked up."""
+    memory = TranslationMemory([("Thank you.", "Danke."), *((f"Thank you {i}.", "x") for i in range(300))])
+    assert memory.best("Thank you.", 0.5) == Match(0, 1.0)
+    assert TranslationMemory([("yes yes", "j"), *((f"yes w{i}", "x") for i in range(200))]).best(
+        "yes yes", 0.5
+    ) == Match(0, 1.0)
+    kinds = [[f"{kind}{i}" for i in range(8)] for kind in "abcde"]
+    lines = [" ".join(words) for words in itertools.product(*kinds)]
+    random.Random(1).shuffle(lines)
+    large = TranslationMemory((line, "x") for line in lines)
+    for row in range(0, len(lines), 3001):
+        assert large.best(lines[row], 0.5) == Match(row, 1.0)
+        other = large.best(f"{lines[row]} more", 0.5)
+        assert other == Match(row, 1 - 1 / 6)
+
+
+def test_a_score_of_the_very_least_counts_and_composed_characters_are_one() -> None:
+    words = [f"w{i}" for i in range(20)]
+    memory = TranslationMemory([(" ".join(words), "x"), ("café", "y")])
+    line = " ".join([*words[:9], *(f"v{i}" for i in range(11))])
+    assert memory.best(line, 0.45)
+    assert not memory.best(line, 0.46)
+    assert memory.best("cafe\u0301", 1.0) == Match(1, 1.0)
 
 
 def test_matches_are_the_best_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +118,7 @@ def test_matches_are_the_best_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> N
         " ".join(f"w{rng.paretovariate(0.8):.0f}" for _ in range(rng.randint(3, 12))) for _ in range(300)
     ]
     lines += [" ".join(w if rng.random() < 0.8 else "other" for w in line.split()) for line in lines[:60]]
-    memory = TranslationMemory(ParallelText(lines, [f"t{i}" for i in range(len(lines))]))
+    memory = TranslationMemory((line, f"t{i}") for i, line in enumerate(lines))
     numbers = dict[str, int]()
     spelt = [[numbers.setdefault(word, len(numbers)) for word in line.split()] for line in lines]
 
@@ -108,27 +142,28 @@ def test_matches_are_the_best_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_words_without_spaces_count_one_by_one() -> None:
-    memory = TranslationMemory.of([("黒い犬が走る。", "A black dog runs.")])
+    memory = TranslationMemory([("黒い犬が走る。", "A black dog runs.")])
     assert memory.best("白い犬が走る。", 0.5) == Match(0, 1 - 1 / 7)
 
 
 def test_long_lines_have_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = TranslationMemory.of([("a b c d", "x")])
+    memory = TranslationMemory([("a b c d", "x")])
     assert memory.best("a b c d", 0.5)
     monkeypatch.setattr(translation_memory, "MOST_WORDS", 3)
     assert memory.best("a b c d", 0.5) is None
 
 
 def test_neighbours_leave_out_the_pair_itself_and_its_copies(tmp_path: Path) -> None:
-    src, tgt = (list(side) for side in zip(*PAIRS, PAIRS[1], strict=True))
-    text = ParallelText(src, tgt)
-    made = Neighbours.cached(lambda: text, "digest", 0.5, tmp_path)
-    assert made.translation(src[0], 0.5) in (tgt[0], tgt[2])  # one source, two translations
-    assert [made.translation(one, 0.5) for one in (src[1], src[3], "unknown")] == [None] * 3
-    assert len(made) == 1
-    read = Neighbours.cached(lambda: text, "digest", 0.5, tmp_path)
-    assert read.translation(src[0], 0.5) == made.translation(src[0], 0.5)
-    near = ParallelText(["a b c d", "a b c e"], ["x", "y"])
-    found = Neighbours.of(near, 0.5)
-    assert [found.translation(one, 0.5) for one in near.src] == ["y", "x"]
-    assert found.translation("a b c d", 0.76) is None
+    def memory() -> TranslationMemory:
+        return TranslationMemory([*PAIRS, *[PAIRS[1]] * 300])
+
+    for _ in range(2):  # made, then read
+        found = Neighbours.cached(memory, "digest", 0.5, tmp_path)
+        assert [found.translation(*pair, 0.5) for pair in PAIRS] == [PAIRS[2][1], None, PAIRS[0][1], None]
+        assert found.translation("A  black dog runs. ", PAIRS[0][1], 1.0) == PAIRS[2][1]
+        assert found.translation("A black dog runs.", "another", 0.5) is None
+        assert len(found) == 2
+    near = [("a b c d", "x"), ("a b c e", "y")]
+    other = Neighbours.of(TranslationMemory(near), 0.5)
+    assert [other.translation(*pair, 0.75) for pair in near] == ["y", "x"]
+    assert other.translation(*near[0], 0.76) is None

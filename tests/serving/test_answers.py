@@ -10,6 +10,7 @@ import pytest
 
 from nmt.attention_views.alignment import mean_weights
 from nmt.decoding.configs import BeamConfig, LengthPenalty, LineSplitting
+from nmt.decoding.offers import NO_OFFERS
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
@@ -146,7 +147,7 @@ def test_terms_that_make_a_line_too_long_are_counted(tmp_path: Path) -> None:
         num_tokens(run, ["ba", "ab"], question, [2, 3])
 
 
-def test_the_match_of_a_line_is_offered_and_counted(tmp_path: Path) -> None:
+def test_the_match_of_a_line_is_offered_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = untrained(tmp_path / "run", "data.augment=[{name: matches}]")
     (tmp_path / "memory.tsv").write_text("ab ba cd\tgh gh\n")
     run = open_run(path, runtime_cfg=CPU)
@@ -156,7 +157,13 @@ def test_the_match_of_a_line_is_offered_and_counted(tmp_path: Path) -> None:
     found = [one["text"] for one in task.answers(asked.lines, [asked.question] * 2)]
     assert found == [one.text for one in run.translate(["ab ba", "cd"], memory=[("ab ba cd", "gh gh")])]
     assert found != [one.text for one in run.translate(["ab ba", "cd"])]
-    plain, counted = (num_tokens(run, asked.lines, asked.question, [0, 1], *x) for x in ((), (task.offers,)))
+    without = replace(asked.question, offers=NO_OFFERS)
+    plain, counted = (num_tokens(run, asked.lines, one, [0, 1]) for one in (without, asked.question))
     assert (counted[0] > plain[0], counted[1]) == (True, plain[1])
+    monkeypatch.setattr(task, "_remembered", "de")  # of another language than that which is asked for
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "asking_for", lambda _, lines: lines)
+        assert task.asked(task.body()(text="ab ba", tgt="de")).question.offers.memory
+        assert task.asked(task.body()(text="ab ba", tgt="fr")).question.offers is NO_OFFERS
     with pytest.raises(UserError, match="was not trained with translations of similar sources"):
         served_task(open_run(untrained(tmp_path / "other"), runtime_cfg=CPU), run.cfg.decoding, None, cfg)

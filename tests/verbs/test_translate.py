@@ -126,10 +126,11 @@ def test_terms_are_enforced_in_a_run_that_was_not_trained_with_them(run: Path) -
 def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
     opened = open_run(untrained(tmp_path / "run", MATCHES), runtime_cfg=CPU)
     assert opened.knows_matches
-    memory = TranslationMemory.of([("ab ba cd", "gh gh"), ("x", "y")])
+    memory = TranslationMemory([("ab ba cd", "gh gh"), ("x", "y")])
 
     def sources(lines: list[str | Request], least: float = 0.5) -> list[str]:
-        return [Request.of(one).src for one in opened.with_offers(lines, Offers(memory=memory, least=least))]
+        asked = opened.with_offers(lines, Offers(memory=memory, least=least))
+        return [one.src for one in opened.offering(asked, BeamConfig())]
 
     assert sources(["ab ba", "ba ba", ""]) == ["ab ba <match> gh gh", "ba ba", ""]
     assert sources(["ab ba"], 0.7) == ["ab ba"]
@@ -138,6 +139,11 @@ def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
         "ba ba <match> f",
     ]
     assert sources([Request("ab ba", match="e " * 200)]) == ["ab ba"]  # over data.max_tokens
+    assert sources([Request("", match="e"), Request("ab ba cd", match=" ")]) == ["", "ab ba cd <match> gh gh"]
+    short = opened.offering(
+        opened.with_offers(["ab ba"], Offers(memory=memory)), BeamConfig(max_source_tokens=7)
+    )
+    assert [one.src for one in short] == ["ab ba"]  # which is all that is read
     assert sources([Request("ab ba", terms={"ab": "c"})]) == [
         "ab ba <match> gh gh"
     ]  # enforced: no terms known
@@ -162,6 +168,11 @@ def test_a_memory_is_read_from_files_and_what_a_job_depends_on(
         assert answered(run, "ab ba\nh\n", monkeypatch, capfdbinary, key)[:2] == (0, wanted)
     code, _, errors = answered(run, "ab\n", monkeypatch, capfdbinary, f"memory={tmp_path / 'memory.tmx'}")
     assert (code, "error: memory: there is no file" in errors) == (2, True)
+    unit = "".join(f'<tuv xml:lang="{one}"><seg>{one}</seg></tuv>' for one in ("en-US", "en-GB", "fr"))
+    (tmp_path / "memory.tmx").write_text(f"<tmx><body><tu>{unit}</tu></body></tmx>")
+    code, _, errors = answered(run, "ab\n", monkeypatch, capfdbinary, f"memory={tmp_path / 'memory.tmx'}")
+    assert (code, errors.count("; give a .tsv of lines SOURCE TAB TARGET")) == (2, 1)
+    assert "column" not in errors
     names: dict[str, Any] = {key: str(tmp_path / key) for key in ("input", "output", "memory")}
     cfg = TranslateConfig(run=str(run), decoding=BeamConfig(), runtime=CPU, **names)
     before = TRANSLATION.facts(cfg)
