@@ -37,6 +37,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     memory              Batches that do not fit into memory, and what is tried instead.
     auto_batch          Number of tokens in a batch that suits the memory and the speed of the machine.
     saving              Checkpoints written by a thread while the training goes on.
+    crowding            Cores that other programs use, told of where threads wait for them.
     agreement           What several processes agree on between updates, and whether they train one model.
     recovery            What follows a loss, a gradient or weights that are not finite.
     changes             Values that change at certain updates: dropout and accumulation.

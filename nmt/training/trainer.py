@@ -35,6 +35,7 @@ from nmt.training.agreement import Agreement, drift
 from nmt.training.auto_batch import Room, Trial, search
 from nmt.training.changes import Changes
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
+from nmt.training.crowding import Crowding
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
 from nmt.training.parallel_model import ParallelModel
@@ -115,6 +116,7 @@ class Trainer:
         self.log: Log = warn
         self.saves = Saves(world)
         self.agreement = Agreement(world)
+        self.crowding = Crowding(amp_step.device)
         self._stop = StopRequest()  # of no signal, until `fit` gets that of the command
         self._agreed_signal = 0
         self._epoch: InParts | None = None
@@ -432,6 +434,7 @@ class Trainer:
         tracker.advance(train_state.step, values, self.share_done())
         if is_due:
             tracker.log(train_state.step, values)
+            self.crowding.look(self.log)
             train_state.window = {}
             if math.isfinite(values["train/loss"]):
                 self._require_sanity(values["train/loss"])

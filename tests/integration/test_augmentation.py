@@ -82,7 +82,7 @@ def test_a_run_learns_matches_and_resumes_as_if_it_was_never_interrupted(
     for name, steps in (("straight", 4), ("run", 2), ("run", 4)):
         assert main(["train", f"run={tmp_path / name}", *keys, f"trainer.max_steps={steps}"]) == 0
     log = (tmp_path / "straight" / "train.log").read_text()
-    found = re.search(r"matches: (\d+) sources have another one that is like them by 0.3 or more", log)
+    found = re.search(r"matches: (\d+) of \d+ pairs have one of 0.3 or more", log)
     assert found
     assert int(found[1]) > 4
     model = "checkpoints/step_00000004/model.safetensors"
