@@ -6,6 +6,7 @@ program has one of the cores, all wait with it. Linux counts how long a thread t
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -47,8 +48,10 @@ class Crowding:
         share = (now[1] - before) / max((now[0] - began) * self._threads, 1e-9)
         self._in_a_row = self._in_a_row + 1 if share > MUCH else 0
         if self._in_a_row == IN_A_ROW:
+            way_out = f"runtime.threads={self._threads - 1} is perhaps faster"
+            if "GOMP_SPINCOUNT" not in os.environ:
+                way_out += ", or GOMP_SPINCOUNT=1000 in the environment: shorter turns of waiting"
             log(
                 f"other programs use the cores: each of {self._threads} threads had none {share:.0%} of the "
-                f"time, and all wait for the last; runtime.threads={self._threads - 1} is perhaps faster, or "
-                "OMP_WAIT_POLICY=passive in the environment"
+                f"time, and all wait for the last; {way_out}"
             )

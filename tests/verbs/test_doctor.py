@@ -265,7 +265,10 @@ def test_labels_of_dropped_texts_are_not_learnt(tmp_path: Path, capsys: pytest.C
     files = [f"data.{split}={tmp_path / split}.tsv" for split in ("train", "validation")]
     common = ["task=classification", "data=labels", *files, "doctor.sample=0", "data.scored_split=validation"]
     examined(tmp_path, common)
-    for drops in ("data.max_chars=100", "data.filters=[{name: length, max: 100, unit: characters, sides: src}]"):
+    for drops in (
+        "data.max_chars=100",
+        "data.filters=[{name: length, max: 100, unit: characters, sides: src}]",
+    ):
         capsys.readouterr()
         examined(tmp_path, [*common, drops], code=2)
         told = "the labels of 'perhaps' are those of no training text; text 2 has the first of them"
