@@ -68,10 +68,11 @@ class TranslationMemory:
             raise UserError("memory: there is no pair in it, of which both sides have text")
         self.src, self.tgt = (list(side) for side in zip(*different, strict=True))
         self._known, words = numbered_words(list(map(_composed, self.src)))
-        self._words, self._lengths = words.ids.astype(np.int64), np.asarray(words.lengths, np.int64)
+        self._words, self._lengths = words.ids.astype(np.int32), np.asarray(words.lengths, np.int64)
         self._starts = np.cumsum(self._lengths) - self._lengths
         rows = np.repeat(np.arange(len(self)), self._lengths)
-        places = np.unique(self._words * len(self) + rows)  # each word in each sentence once, by words
+        # The sentences of each word, word after word; one that has a word twice is there once.
+        places = np.unique(self._words.astype(np.int64) * len(self) + rows)
         self._places = (places % len(self)).astype(np.int32)
         self._counts = np.bincount(places // len(self), minlength=len(self._known))
         self._ends = np.cumsum(self._counts)
@@ -94,7 +95,7 @@ class TranslationMemory:
         """
         plain = " ".join(line.split())
         found = [self._known.get(word, -1) for word in WORD.findall(_composed(plain).lower())]
-        rows, score = self._most_alike(np.asarray(found, np.int64), least)
+        rows, score = self._most_alike(np.asarray(found, np.int32), least)
         if not rows:
             return None
         return Match(next((row for row in reversed(rows) if self.src[row] == plain), rows[-1]), score)
@@ -142,9 +143,9 @@ class TranslationMemory:
         rows = self._with_most(rows[near], common[near] / longer[near], MOST_COUNTED)
         if len(rows) <= MOST_COMPARED:
             return rows
-        is_own = np.zeros(len(self._known) + 1, bool)  # the last one is for `PADDING`
+        is_own = np.zeros(len(self._known) - PADDING, bool)  # the first behind the words is for `PADDING`
         is_own[own] = True
-        common = is_own[np.maximum(self._side_by_side(rows), -1)].sum(1)
+        common = np.count_nonzero(is_own.take(self._side_by_side(rows), mode="wrap"), axis=1)
         return self._with_most(rows, common / np.maximum(self._lengths[rows], len(words)), MOST_COMPARED)
 
     def _with_most(
@@ -160,8 +161,9 @@ class TranslationMemory:
         """Return the words of the sources of some pairs, a row for each, with `PADDING` behind them."""
         lengths = self._lengths[rows][:, None]
         steps = np.arange(lengths.max())
-        places = np.where(steps < lengths, self._starts[rows][:, None] + steps, 0)
-        return np.where(steps < lengths, self._words[places], PADDING)
+        words: Ids = self._words.take(self._starts[rows][:, None] + steps, mode="clip")
+        words[steps >= lengths] = PADDING
+        return words
 
 
 @dataclass
