@@ -131,7 +131,9 @@ class Augmentation:
         self, modify: Modify, modifier: ModifierConfig, src: str, tgt: str, *, key: int
     ) -> tuple[str, str]:
         """Return both sides of a pair, modified unless one of them would be empty."""
-        body, mark, match = self._body(src).partition(f" {MATCH_MARK} ")  # what is offered stays as it is
+        body, mark, match = self._body(src), "", ""
+        if self.needs(Need.neighbours):  # then what is offered stays as it is
+            body, mark, match = body.partition(f" {MATCH_MARK} ")
         if not body.strip() or not tgt.strip() or (mark and modifier.needs is Need.neighbours):
             return src, tgt
         known = self.languages, self.symbols, self.lexicon, self.neighbours

@@ -27,6 +27,7 @@ from nmt.data.documents import DocumentEnds
 from nmt.data.lines import open_bytes
 from nmt.data.pairs import (
     CHUNK_PAIRS,
+    MAX_LINE_CHARS,
     ColumnsConfig,
     PairStream,
     ParallelText,
@@ -223,22 +224,37 @@ def _require_no_blank_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:
     """Refuse rows with a blank line between: the library leaves it out, and it may part documents."""
     key = f"{cfg.key_prefix}.path={cfg.path}"
     for path in _files_of(builder):
-        kind, blank = Path(without_suffix(path.name)).suffix, 0
         with open_bytes(path, key) as lines:
-            texts = (line.decode(errors="replace") for line in lines)
-            reader = csv.reader(texts)  # a blank line inside of quotes is text
-            rows: Iterator[tuple[int, object]] = enumerate(map(str.strip, texts), start=1)
-            if kind == ".csv":
-                rows = ((reader.line_num, row) for row in reader)
-            for number, row in rows if kind in (".tsv", ".csv", ".jsonl") else ():
-                if not row:
-                    blank = number
-                elif blank:
+            kind = Path(without_suffix(path.name)).suffix
+            blank = 0
+            for number, is_blank in _blank_rows((line.decode(errors="replace") for line in lines), kind):
+                if blank and not is_blank:
                     raise UserError(
                         f"{key}: {path}:{blank}: a blank line ends no document here; set "
                         f"{cfg.key_prefix}.document_column to a column that tells documents apart, or read "
                         "the file with data=files"
                     )
+                blank = number if is_blank else 0
+
+
+def _blank_rows(lines: Iterator[str], kind: str) -> Iterator[tuple[int, bool]]:
+    """Yield for each row of a table the number of its last line, and whether it is a line without text."""
+    if kind == ".csv":  # where a blank line inside of quotes is text
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_CHARS))
+        reader = csv.reader(lines)
+        try:
+            for row in reader:
+                yield reader.line_num, len(row) < 2 and not "".join(row).strip(" \t")
+        except csv.Error:  # what the library makes of such a file is not known here
+            return
+    elif kind == ".tsv":
+        yield from ((number, not line.strip(" \r\n")) for number, line in enumerate(lines, start=1))
+    elif kind in (".jsonl", ".ndjson", ".json"):
+        for number, line in enumerate(lines, start=1):
+            text = line.strip()
+            if text and not (text.startswith("{") and text.endswith("}")):
+                return  # one value over several lines
+            yield number, not text
 
 
 def _require_whole_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:

@@ -27,8 +27,8 @@ from nmt.progress import told
 
 FORMAT_VERSION = 1
 MOST_PLACES = 1 << 13
-"""Sentences that are looked up for the rarest words of a line; of a word with more of them the last ones."""
-MOST_COUNTED = 1 << 11
+"""Sentences that are looked up for the rarest words of a line; of a word that has too many the last."""
+MOST_COUNTED = 1 << 10
 """Of these, those whose words in common with the line are counted."""
 MOST_COMPARED = 128
 """Of these, those that are compared with the line word by word: with the largest share in common."""
@@ -36,6 +36,8 @@ MOST_WORDS = 250
 """Words of the longest line and of the longest source that are compared."""
 PADDING = -2
 """Stands behind the words of a sentence that is shorter than others."""
+NONE = np.empty(0, np.int64)
+"""No pairs."""
 ROUNDING = 1e-9
 """What a score may lack of the least one because it is a rounded number."""
 
@@ -95,7 +97,8 @@ class TranslationMemory:
         """
         plain = " ".join(line.split())
         found = [self._known.get(word, -1) for word in WORD.findall(_composed(plain).lower())]
-        rows, score = self._most_alike(np.asarray(found, np.int32), least)
+        alike, score = self._most_alike(np.asarray(found, np.int32), least)
+        rows = alike.tolist()
         if not rows:
             return None
         return Match(next((row for row in reversed(rows) if self.src[row] == plain), rows[-1]), score)
@@ -104,37 +107,36 @@ class TranslationMemory:
         """Yield for each pair, in order, the match of its source among the other pairs."""
         for row in range(len(self)):
             rows, score = self._most_alike(self._words_of(row), least, but=row)
-            yield Match(rows[-1], score) if rows else None
+            yield Match(int(rows[-1]), score) if len(rows) else None
 
     def _words_of(self, row: int) -> Ids:
         return self._words[self._starts[row] : self._starts[row] + self._lengths[row]]
 
-    def _most_alike(self, words: Ids, least: float, but: int = -1) -> tuple[list[int], float]:
+    def _most_alike(self, words: Ids, least: float, but: int = -1) -> tuple[Ids, float]:
         """Return the pairs, but one, whose sources have the highest score, `least` or more, and the score."""
         if not 0 < len(words) <= MOST_WORDS:
-            return [], 0.0
+            return NONE, 0.0
         [key] = _hashes([words.tobytes()])
         first, end = (np.searchsorted(self._keys, key, side) for side in ("left", "right"))
-        if equal := [row for row in self._by_words[first:end].tolist() if row != but]:
+        equal = self._by_words[first:end]
+        if len(equal := equal[equal != but]):
             return equal, 1.0
         rows = self._candidates(words, least, but)
         if not len(rows):
-            return [], 0.0
+            return NONE, 0.0
         lengths = self._lengths[rows]
         distances = edit_distances(words, self._side_by_side(rows), lengths)
         scores = 1.0 - distances / np.maximum(lengths, len(words))
         best = float(scores.max())
-        return (rows[scores == best].tolist(), best) if best >= least - ROUNDING else ([], 0.0)
+        return (rows[scores == best], best) if best >= least - ROUNDING else (NONE, 0.0)
 
     def _candidates(self, words: Ids, least: float, but: int) -> NDArray[np.int64]:
         """Return the numbers of the pairs, but one, that may be like a line, ascending."""
         own = np.unique(words[words >= 0])
         rarest = own[np.argsort(self._counts[own], kind="stable")]
-        taken = max(1, np.searchsorted(np.cumsum(self._counts[rarest]), MOST_PLACES, "right"))
-        found = [
-            self._places[end - min(count, MOST_PLACES) : end]
-            for end, count in zip(self._ends[rarest[:taken]], self._counts[rarest[:taken]], strict=True)
-        ]
+        counts = self._counts[rarest]
+        taken = np.clip(MOST_PLACES - (np.cumsum(counts) - counts), 0, counts)
+        found = [self._places[e - n : e] for e, n in zip(self._ends[rarest], taken, strict=True)]
         rows, common = np.unique(np.concatenate([np.empty(0, np.int32), *found]), return_counts=True)
         lengths = self._lengths[rows]
         shorter, longer = np.minimum(lengths, len(words)), np.maximum(lengths, len(words))

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from nmt.errors import Log
+from nmt.runtime import cores_allowed
 
 MUCH = 0.15
 """Share of the time without a core, of each thread that computes, from which it is told."""
@@ -40,8 +41,8 @@ class Crowding:
         self._last = time.perf_counter(), seconds_without_core()
 
     def look(self, log: Log) -> None:
-        """Look at the time since the last call, unless one thread computes, which waits for none."""
-        if self._threads == 1 or self._in_a_row == IN_A_ROW:
+        """Look at the time since the last call, unless one thread computes, or more than there are cores."""
+        if not 1 < self._threads <= cores_allowed() or self._in_a_row == IN_A_ROW:
             return
         (began, before), now = self._last, (time.perf_counter(), seconds_without_core())
         self._last = now
@@ -52,6 +53,6 @@ class Crowding:
             if "GOMP_SPINCOUNT" not in os.environ:
                 way_out += ", or GOMP_SPINCOUNT=1000 in the environment: shorter turns of waiting"
             log(
-                f"other programs use the cores: each of {self._threads} threads had none {share:.0%} of the "
+                f"other processes use the cores: each of {self._threads} threads had none {share:.0%} of the "
                 f"time, and all wait for the last; {way_out}"
             )

@@ -96,7 +96,9 @@ def test_rows_of_tsv_are_as_wide_as_the_header(tmp_path: Path, rows: str, told: 
     [
         ("train.tsv", "en\tde\tdoc\na\tA\t1\n\nb\tB\t2\n", 3),
         ("train.csv", 'en,de,doc\na,"A\n\nA",1\n\nb,B,2\n', 5),
+        ("train.csv", "en,de,doc\na,A,1\n  \nb,B,2\n", 3),
         ("train.jsonl", '{"en": "a", "de": "A", "doc": 1}\n\n{"en": "b", "de": "B", "doc": 2}\n', 2),
+        ("train.json", '{"en": "a", "de": "A", "doc": 1}\n\n{"en": "b", "de": "B", "doc": 2}\n', 2),
     ],
 )
 def test_a_blank_line_that_would_part_documents_is_refused(
@@ -109,6 +111,23 @@ def test_a_blank_line_that_would_part_documents_is_refused(
     )
     cfg = HubData(path=str(tmp_path), context=1, context_short=0.0, document_column="doc")
     assert sources.stream(cfg, Split.train).read().src == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("train.tsv", "en\tde\na\tA\n\t\nb\tB\n", ["a", "b"]),  # a row of empty cells ends a document
+        ("train.csv", "en,de\na,A\n,\nb,B\n", ["a", "b"]),
+        ("train.csv", f"en,de\na,A\n{'x ' * 100_000},c\n", ["a", "x x x x x "]),
+        ("train.csv", "en,de\ra,A\rb,B\r", ["a", "a <brk> b"]),
+        ("train.json", '[\n{"en": "a", "de": "A"},\n\n{"en": "b", "de": "B"}\n]\n', ["a", "a <brk> b"]),
+    ],
+)
+def test_what_the_library_reads_whole_is_read(tmp_path: Path, name: str, text: str, read: list[str]) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    cfg = HubData(path=str(tmp_path), context=1, context_short=0.0)
+    found = sources.stream(cfg, Split.train).read().src
+    assert [one[:10] for one in found] == [one[:10] for one in read]
 
 
 def test_words_that_mean_nothing_to_other_programs_are_text(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_the_line_itself_is_found_among_many_that_are_like_it() -> None:
         assert other == Match(row, 1 - 1 / 6)
 
 
+def test_rare_words_do_not_keep_frequent_ones_from_being_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation_memory, "MOST_PLACES", 50)
+    texts = [f"name{i} : the file was saved to the disk at n{i} ." for i in range(200)]
+    memory = TranslationMemory([("name7 is far", "x"), *((text, "x") for text in texts)])
+    scores = [match.score if match else 0.0 for match in memory.neighbours(0.5)]
+    assert min(scores[1:]) == 1 - 2 / 12
+    assert memory.best("name7 : the file was saved to the disk at noon .", 0.5) == Match(8, 1 - 1 / 12)
+
+
 def test_a_score_of_the_very_least_counts_and_composed_characters_are_one() -> None:
     words = [f"w{i}" for i in range(20)]
     memory = TranslationMemory([(" ".join(words), "x"), ("café", "y")])

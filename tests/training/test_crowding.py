@@ -22,6 +22,7 @@ def watched(
     """Return what is told after looks, a second apart, between which all threads waited so long together."""
     now, waited, told = 0.0, 0.0, list[str]()
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(crowding, "cores_allowed", lambda: 2)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     monkeypatch.setattr(crowding, "seconds_without_core", lambda: waited)
     watch = Crowding(device)
@@ -44,6 +45,10 @@ def test_what_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_thread_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched(monkeypatch, [0.9] * 4, threads=1) == []
     assert watched(monkeypatch, [0.9] * 4, device=torch.device("meta")) == []
+
+
+def test_more_threads_than_cores_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watched(monkeypatch, [2.9] * 4, threads=3) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux counts the time without a core")
