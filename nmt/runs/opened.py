@@ -141,11 +141,10 @@ class Run(TrainedModel):
         if memory is not None and not isinstance(memory, TranslationMemory):
             memory = TranslationMemory(memory)
         offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least)
-        offer = functools.partial(self.with_offers, offers=offers)
-        offer([])
+        self.with_offers([], offers)
         if markup:
             self.require_markup()
-        asked: dict[str, Any] = {"offer": offer, "markup": markup, "token_scores": token_scores}
+        asked: dict[str, Any] = {"offers": offers, "markup": markup, "token_scores": token_scores}
 
         def translated() -> Iterator[Translation]:
             first_line = 1
@@ -161,13 +160,13 @@ class Run(TrainedModel):
         search: DecodingConfig,
         tgt: str | None,
         *,
-        offer: Callable[[Iterable[Request]], Iterable[Request]],
+        offers: Offers = NO_OFFERS,
         markup: bool = False,
         warn: Log = warn,
         first_line: int = 1,
         token_scores: bool = False,
     ) -> list[Translation]:
-        """Return the translation of each line: long lines in parts, offers as `offer` says, tags put back.
+        """Return the translation of each line: long lines in parts, with `offers`, tags put back.
 
         `first_line` is the number of the first of them; the other arguments are as in `translate`.
         """
@@ -175,7 +174,7 @@ class Run(TrainedModel):
         marked = Markup(requests, warn, first_line) if markup else None
         segments = self.segments(marked.requests if marked else requests, search)
         plain = segments.requests
-        segments.requests = list(offer(plain))
+        segments.requests = list(self.with_offers(plain, offers))
         shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
         translations = self.translated(segments, search, tgt, **shared)
         found = segments.joined(translations)

@@ -59,8 +59,7 @@ def _translated(
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
-    offer = functools.partial(run.with_offers, offers=offers)
-    asked: dict[str, Any] = {"offer": offer, "markup": cfg.markup, "warn": warn, "first_line": first + 1}
+    asked: dict[str, Any] = {"offers": offers, "markup": cfg.markup, "warn": warn, "first_line": first + 1}
     found = run.answered(requests, cfg.decoding, cfg.tgt, token_scores=is_json, **asked)
     for number, translation in enumerate(found, start=first):
         if is_json:
