@@ -226,7 +226,7 @@ class Run(TrainedModel):
     ) -> list[Translation]:
         """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
-        asked = self.offering(self.asking_for(tgt, segments.requests), search)
+        asked = self.with_matches(self.asking_for(tgt, segments.requests), search)
         return self.translated_requests(asked, search, numbers, warn=warn, token_scores=token_scores)
 
     def translated_requests(
@@ -238,7 +238,7 @@ class Run(TrainedModel):
         warn: Log = warn,
         **options: bool,
     ) -> list[Translation]:
-        """Return the translation of each request of `offering`, without that of its context.
+        """Return the translation of each request of `with_matches`, without that of its context.
 
         `numbers` are those of the lines of the requests; `options` are `token_scores` and `warn_unmet` of
         `nmt.decoding.translate`.
@@ -419,7 +419,7 @@ class Run(TrainedModel):
         return MATCH_MARK in self.cfg.data.symbols
 
     def with_offers(self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS) -> Iterator[Request]:
-        """Return the lines with their terms and matches: see `Offers`; `offering` puts matches into sources.
+        """Return the lines with their `offers`: terms, and matches, which `with_matches` puts into sources.
 
         Raises:
             UserError: the model is to be offered terms or matches, and was not trained with them.
@@ -436,7 +436,7 @@ class Run(TrainedModel):
             self._require_matches("memory")
         return (offers.applied(Request.of(line), use) for line in lines)
 
-    def offering(self, asked: Iterable[Request], search: DecodingConfig) -> list[Request]:
+    def with_matches(self, asked: Iterable[Request], search: DecodingConfig) -> list[Request]:
         """Return requests of `asking_for` whose sources offer their matches.
 
         A match is left out with which a source would be longer than those of the training, or than `search`
@@ -446,9 +446,9 @@ class Run(TrainedModel):
             UserError: a request has a match, and the model was not trained with them.
         """
         most = min(self.cfg.data.max_tokens, longest_source(self.model, search))
-        return [self._offering(request, most) for request in asked]
+        return [self._with_match(request, most) for request in asked]
 
-    def _offering(self, request: Request, most: int) -> Request:
+    def _with_match(self, request: Request, most: int) -> Request:
         if not request.match.strip() or not request.src.strip():
             return request
         self._require_matches("match")
