@@ -203,10 +203,10 @@ _ALSO_READ = (
 
 def remarks(counts: Census, cfg: DictConfig, settings: Sequence[Setting]) -> Iterator[str]:
     """Yield a line on what was counted, and one for each setting: chosen, or stated by the user."""
-    entries = OmegaConf.select(cfg, "data.corpora") or {}
-    is_filtered = cfg.data.filters or any(entry.get("filters") for entry in entries.values())
-    before = ", before data.filters" if is_filtered else ""
-    yield f"chosen for {counts.pairs:,} training pairs, {counts.words:,} words on the longer side{before}:"
+    entries = (OmegaConf.select(cfg, "data.corpora") or {}).values()
+    is_filtered = cfg.data.filters or any(entry.get("filters") for entry in entries)
+    left = ", after data.filters but those with models" if is_filtered else ""
+    yield f"chosen for {counts.pairs:,} training pairs, {counts.words:,} words on the longer side{left}:"
     missing = open_keys(cfg)
     for setting in settings:
         key = setting.key

@@ -17,8 +17,9 @@ from typing import Any
 
 from nmt.data import sources
 from nmt.data.documents import without_context
+from nmt.data.filtering import chains_without_models, filtered
 from nmt.data.filters import Filter
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.pairs import DataConfig, PairStream, ParallelText
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 3
@@ -77,12 +78,20 @@ class Census:
 
 
 def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
-    """Return the counts of what the filter leaves of the training split, before `data.filters`.
+    """Return the counts of what `pair_filter` and the filters leave of the training split.
 
-    The tag of a language in front of a source counts as a word; sentences of context do not count again.
+    Filters that open models are left out. The tag of a language in front of a source counts as a word;
+    sentences of context do not count again.
+
+    Raises:
+        UserError: the data or what a filter reads cannot be read, or no pair is left.
     """
-    streams = sources.streams(cfg, Split.train).values()
-    return sum((_cached(source, cfg, pair_filter, cache) for source in streams), Census())
+    chains, counts = chains_without_models(cfg), Census()
+    for name, source in sources.training_streams(cfg).items():
+        chain = chains[name]
+        left = filtered(source, cfg, pair_filter, chain, cache).source if chain else source
+        counts += _cached(left, cfg, pair_filter, cache)
+    return counts
 
 
 def _cached(source: PairStream, cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:

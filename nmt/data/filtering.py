@@ -12,14 +12,14 @@ import hashlib
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data import filter_table
+from nmt.data import filter_table, sources
 from nmt.data.documents import without_context
 from nmt.data.filter_table import FILTERS, FilterConfig, ModelFilterConfig, OpusCleanerConfig
 from nmt.data.filters import Filter, FilterReport
@@ -111,6 +111,18 @@ def chains(
             cfg.context > 0,
         )
     return found
+
+
+def chains_without_models(cfg: DataConfig) -> dict[str, Chain]:
+    """Return the filters of each corpus, as `chains` does, but for those that open models."""
+    found = chains(cfg, {}, None)
+    if any(row.name == "overlap" for chain in found.values() for row in chain.rows):
+        splits = [split for split in (Split.validation, Split.test) if sources.has_split(cfg, split)]
+        found = chains(cfg, {split.value: sources.stream(cfg, split).read() for split in splits}, None)
+    return {
+        name: replace(chain, rows=tuple(row for row in chain.rows if not isinstance(row, ModelFilterConfig)))
+        for name, chain in found.items()
+    }
 
 
 def _bare(text: ParallelText, cfg: DataConfig) -> ParallelText:

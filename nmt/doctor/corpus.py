@@ -17,7 +17,7 @@ from nmt.data import sources
 from nmt.data.augmented import AugmentedData
 from nmt.data.documents import without_context
 from nmt.data.filter_table import ModelFilterConfig
-from nmt.data.filtering import chains, tried
+from nmt.data.filtering import chains, chains_without_models, tried
 from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_of
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
 from nmt.doctor import characters
@@ -453,16 +453,12 @@ def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is
     if not cfg.filters and not part.filters:
         return found
     try:
-        chain = chains(cfg, {}, None)[name]
-        found.left_out = [row.name for row in chain.rows if isinstance(row, ModelFilterConfig)]
-        rows = tuple(row for row in chain.rows if not isinstance(row, ModelFilterConfig))
-        if any(row.name == "overlap" for row in rows):
-            splits = [one for one in (Split.validation, Split.test) if sources.has_split(cfg, one)]
-            chain = chains(cfg, {one.value: sources.stream(cfg, one).read() for one in splits}, None)[name]
-        chain = dataclasses.replace(chain, rows=rows)
+        every = chains(cfg, {}, None)[name].rows
+        found.left_out = [row.name for row in every if isinstance(row, ModelFilterConfig)]
+        chain = chains_without_models(cfg)[name]
         whole = sources.stream(part, Split.train)
         source = whole._replace(chunks=lambda: _limited(part, Split.train, most))
-        if rows:
+        if chain:
             left, found.report, found.remarks = tried(source, cfg, filter_of(cfg), chain, is_whole=is_whole)
             if cfg.has_labels:
                 found.labels = frozenset(label for chunk in left.chunks() for label in chunk.tgt)

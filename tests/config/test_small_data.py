@@ -287,8 +287,20 @@ def test_cfg_shows_the_values_chosen(corpus: list[str], capsys: pytest.CaptureFi
     assert shown.err.startswith("chosen for 50 training pairs, ")
     assert "  objective.label_smoothing=0.05, as you say; the rules say 0.2: " in shown.err
     assert "longer side:\n" in shown.err
-    assert main(["train", *corpus, "data.filters=[{name: length, max: 45}]", "--cfg", "job"]) == 0
-    assert "words on the longer side, before data.filters:\n" in capsys.readouterr().err
+
+
+def test_what_filters_leave_is_counted(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "{name: length, max: 45},{name: cross_entropy, run: RUN, share: 0.5}"  # the run is not there yet
+    assert main(["train", *corpus, f"data.filters=[{rows}]", "--cfg", "job"]) == 0
+    found = re.search(
+        r"chosen for (\d+) training pairs, (\d+) words on the longer side, "
+        "after data.filters but those with models:\n",
+        capsys.readouterr().err,
+    )
+    lines = [line for line in Path("train.xx").read_text(encoding="utf-8").splitlines() if len(line) <= 45]
+    assert found
+    assert 0 < int(found[1]) == len(lines) < 50
+    assert int(found[2]) == sum(len(line.split()) for line in lines)
 
 
 def test_a_sweep_chooses_for_each_trial(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,17 @@ def test_filtered_pairs_are_counted_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert census.take(cfg, filter_pairs, tmp_path / "cache").pairs == 2
 
 
+def test_what_data_filters_drop_is_not_counted(tmp_path: Path) -> None:
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").write_text("a b\nc\na b\nd e\nd e\nf\n", encoding="utf-8")
+        (tmp_path / f"dev.{side}").write_text("d e\n", encoding="utf-8")
+    cfg = FilesData(train=str(tmp_path / "train"), validation=str(tmp_path / "dev"))
+    rows: list[dict[str, object]] = [{"name": "duplicates"}, {"name": "overlap"}]
+    rows.append({"name": "classifier", "run": "a run of no file", "min": 0.5})
+    taken = census.take(dataclasses.replace(cfg, filters=rows), filter_pairs, tmp_path / "cache")
+    assert (taken.pairs, taken.src.alphabet) == (3, "abcf")
+
+
 def test_sentences_of_context_do_not_count_again(tmp_path: Path) -> None:
     for side in ("en", "de"):
         (tmp_path / f"train.{side}").write_text("a b\nc d e\nf\n", encoding="utf-8")
