@@ -17,7 +17,6 @@ from typing import Any
 
 from nmt.data import sources
 from nmt.data.documents import without_context
-from nmt.data.filtering import chains_without_models, filtered
 from nmt.data.filters import Filter
 from nmt.data.pairs import DataConfig, PairStream, ParallelText
 from nmt.disk_cache import entry_name, open_entry, write_entry
@@ -86,6 +85,8 @@ def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
     Raises:
         UserError: the data or what a filter reads cannot be read, or no pair is left.
     """
+    from nmt.data.filtering import chains_without_models, filtered  # with NumPy, which help does not need
+
     chains, counts = chains_without_models(cfg), Census()
     for name, source in sources.training_streams(cfg).items():
         chain = chains[name]
