@@ -42,7 +42,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     if flags.help or flags.info is not None or (verb.run_key and stored is None):
         problems.refuse()
     lines = as_lines({o.get_key_element(): o.get_value_element_as_str() for o in read.kept}, flags)
-    lines = [*implied(verb, lines), *lines]
+    lines = [*implied(verb, lines, flags), *lines]
     with set_up(verb, stored) as hydra_app:
         if flags.help:
             found = Composed.of(verb, lines)

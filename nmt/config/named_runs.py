@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
 from nmt.config import small_data
-from nmt.config.overrides import parse_overrides, runs_of
+from nmt.config.overrides import choices, parse_overrides, runs_of
+from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.spelling import spelled
@@ -33,7 +35,7 @@ def stored_config(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) ->
     return stored[0] if stored else None
 
 
-def implied(verb: Verb, lines: Sequence[str]) -> list[str]:
+def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list[str]:
     """Return overrides that a training takes from its own run, the run that it starts from, or its data."""
     if "init" not in verb.short:
         return []
@@ -43,9 +45,31 @@ def implied(verb: Verb, lines: Sequence[str]) -> list[str]:
         return _continued(own[0], [*typed])
     if init := runs_of(list(typed.values()), "init.run"):
         return _followed(init[0], typed)
-    data = typed.get("data")
-    has_usual_size = data is None or data.value() not in small_data.CORPORA
-    return [] if has_usual_size or {"model", "experiment"} & {*typed} else ["model=by_corpus"]
+    if "data" not in typed or "experiment" in typed:
+        return []
+    name = str(typed["data"].value())
+    base = _built_on(name, flags)
+    if base != name and {name, base} & {*choices(verb, "experiment", flags)} == {base}:
+        return [f"experiment={base}", *_model_of(base, typed)]
+    return _model_of(name, typed)
+
+
+def _model_of(data: str, typed: Mapping[str, Override]) -> list[str]:
+    """Return the override for a model by the corpus, where `data` does not say how large it is."""
+    return ["model=by_corpus"] if data in small_data.CORPORA and "model" not in typed else []
+
+
+def _built_on(data: str, flags: argparse.Namespace) -> str:
+    """Return the choice of data, or the schema, that a file of the user begins with; `data` if it is none."""
+    seen = list[str]()
+    while flags.config_dir is not None and data not in seen:
+        seen.append(data)
+        file = Path(flags.config_dir, "data", f"{data}.yaml")
+        with suppress(UserError), named(file):  # the composition tells what is wrong with it
+            listed = parsed(read_text(file), references=True).get("defaults")
+            names = [one for one in listed or () if isinstance(one, str) and one != "_self_"]
+            data = names[0].removeprefix(SCHEMA_PREFIX) if names else data
+    return data
 
 
 def _continued(run: str, typed: Sequence[str]) -> list[str]:

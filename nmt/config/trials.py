@@ -138,7 +138,7 @@ class Sweep:
         settings = {**self.fixed, **values, **own}
         lines = as_lines(settings, self._flags)
         try:
-            lines = [*implied(self.verb, lines), *lines]
+            lines = [*implied(self.verb, lines, self._flags), *lines]
             with explained():
                 found = Composed.of(self.verb, lines)
                 found.checked(self.verb)

@@ -385,6 +385,33 @@ def test_the_vocabulary_of_a_language_model_follows_its_text(
     assert composed.to_training()[0].tokenizer.vocab_size == size  # of the targets alone
 
 
+def test_a_choice_of_data_of_the_user_has_the_recipe_of_what_it_is_built_on(
+    corpus: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own" / "data").mkdir(parents=True)
+    for name, base in (("greek", "base_files"), ("more", "greek"), ("other", "multi30k"), ("bad", "missing")):
+        (tmp_path / "own" / "data" / f"{name}.yaml").write_text(f"defaults: [{base}, _self_]\n")
+    mine = ["--config-dir", str(tmp_path / "own"), *corpus[2:]]
+    (files,) = compose(VERBS["train"], corpus[1:])
+    expected = files.to_training()[0]
+    for name in ("greek", "more"):
+        (composed,) = compose(VERBS["train"], [*mine, f"data={name}"])
+        assert composed.to_training()[0] == expected
+    capsys.readouterr()
+    for chosen in ([*mine, "data=greek", "experiment=none"], [*mine[:2], "data=other"]):
+        (composed,) = compose(VERBS["train"], chosen)
+        assert composed.to_training()[0].tokenizer.vocab_size == 8000
+    with pytest.raises(UserError, match="missing"):
+        compose(VERBS["train"], [*mine, "data=bad"])
+    (tmp_path / "own" / "experiment").mkdir()
+    (tmp_path / "own" / "experiment" / "greek.yaml").write_text(
+        "# @package _global_\ntokenizer:\n  vocab_size: 90\n"
+    )
+    (composed,) = compose(VERBS["train"], [*mine, "data=greek"])
+    assert composed.to_training()[0].tokenizer.vocab_size == 90
+    assert capsys.readouterr().err == ""
+
+
 def test_a_stream_is_not_told_to_count_pairs(corpus: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (composed,) = compose(VERBS["train"], [*corpus[1:], "data.streaming=true"])
     assert composed.to_training()[0].tokenizer.vocab_size == 8000

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmt.config.compose import compose
+from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config
 from nmt.data.pairs import Split
 from nmt.data.tokenizer import Tokenizer
@@ -128,7 +129,8 @@ def test_the_recipes_of_the_manual_are_configs(tmp_path: Path) -> None:
     chosen = ["--config-dir", str(tmp_path), "data=back_translation", "trainer.max_steps=50000"]
     for arguments, ends in ((shlex.split(command)[2:], [6600]), (chosen, [40_000])):
         (trial,) = compose(VERBS["train"], [word for word in arguments if word != "\n"])
-        cfg, _ = trial.to_training()
+        trial.checked(VERBS["train"])
+        cfg = trial.to_config(TrainConfig)
         assert cfg.data.last_updates(cfg.trainer.max_steps) == ends
         assert cfg.data.languages == [("en", "de")]
     assert cfg.data.origin_tags == {"synthetic": "<bt>"}
