@@ -82,7 +82,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, feeds_pro
     if not kernels.usable_in_training(x) or dtype is torch.float16:
         if x.dtype is torch.float32:  # FSDP may gather the weights in bf16
             weight, bias = weight.float(), bias.float()
-        return F.layer_norm(x, weight.shape, weight, bias, eps)
+        return F.layer_norm(x, weight.shape, weight, bias, eps).to(dtype)  # once for all products
     return _LayerNorm.apply(x, weight, bias, eps, dtype)
 
 
@@ -91,7 +91,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, feeds_product: bool) -> T
     dtype = product_dtype(x) if feeds_product else x.dtype
     if not (kernels.usable_in_training(x) or kernels.usable(x)) or dtype is torch.float16:
         wide = torch.promote_types(x.dtype, torch.float32)
-        return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(x.dtype)
+        return F.rms_norm(x.to(wide), weight.shape, weight.to(wide), eps).to(dtype)
     return _RmsNorm.apply(x, weight, eps, dtype)
 
 

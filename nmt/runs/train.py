@@ -244,6 +244,8 @@ def _found_batch_tokens(
     del trainer
     gc.collect()  # parallel models and hooks refer to each other
     release()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # which metrics show, and the search has made the largest
     return found
 
 

@@ -26,6 +26,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from omegaconf import OmegaConf
+
 from nmt.errors import Log, TrainingStopped, in_one_line
 from nmt.signals import SIGNALS, when_orphaned
 from nmt.sweeps.records import infinite
@@ -120,7 +122,8 @@ class Processes:
         for trial in trials:
             taken = {one.slot for one in self._trials.values()}
             slot = min(set(range(self.slots)) - taken)
-            share = Share.of(slot, self.slots, self._gpus) if self.slots > 1 else Share()
+            gpus = [] if _names_gpu(trial) else self._gpus
+            share = Share.of(slot, self.slots, gpus) if self.slots > 1 else Share()
             log = self._logs / f"{trial.name}.log" if self._logs else None
             with self._signals.held():
                 started = _Trial(trial, slot, self._action, self._report, self._signals, share, log)
@@ -179,6 +182,11 @@ class Share:
             threads = min(len(self.cores), torch.get_num_threads())
             os.environ["OMP_NUM_THREADS"] = str(threads)  # of processes that the trial starts
             torch.set_num_threads(threads)
+
+
+def _names_gpu(trial: Composed) -> bool:
+    """Return whether a trial says which GPU it is to have, such as cuda:1."""
+    return ":" in str(OmegaConf.select(trial.cfg, "runtime.device"))
 
 
 def _gpus() -> list[str]:

@@ -112,7 +112,8 @@ class ParallelModel:
             state = self.trained.state_dict(keep_vars=True)
             averages = self.average.tensors if self.average else {}
             instead = {id(x): averages.get(name, x) for name, x in self.trained.named_parameters()}
-            self.model.load_state_dict({key: whole(instead.get(id(x), x)) for key, x in state.items()})
+            for name, held in self.model.state_dict().items():  # one by one: a GPU holds one more at a time
+                held.copy_(whole(instead.get(id(state[name]), state[name])))
         if self.average:
             self.model.train()  # evaluation restores the mode, which teaching may have changed
 

@@ -6,8 +6,7 @@ forward pass (Chen et al. 2016). Random numbers are those of the first time, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,10 +36,17 @@ def recompute_layers(model: nn.Module) -> None:
             "a recurrent model has no such layers; set it to false, and lower trainer.batch_tokens"
         )
     for layer in layers:
-        layer.forward = partial(_recomputed, layer.forward)  # a copy of the model has a copy of it
+        # Not a `forward` of its own, by which the layer would hold itself.
+        layer.__class__ = _recomputing(type(layer))  # type: ignore[arg-type]  # classes can be hashed
 
 
-def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if not torch.is_grad_enabled():
-        return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+@cache
+def _recomputing(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a class like `kind` whose `forward` is computed again in backward."""
+
+    def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return kind.forward(layer, *args, **kwargs)
+        return checkpoint(kind.forward, layer, *args, use_reentrant=False, **kwargs)
+
+    return type(kind.__name__, (kind,), {"forward": forward})

@@ -37,8 +37,6 @@ class Saves:
     def __init__(self, world: World):
         self.world = world
         self.log: Log = warn
-        self.has_pinned = False
-        """Whether torch keeps the pinned memory of an earlier copy for the next one."""
         self._failed = 0  # in a row
         self._is_open = False  # on all ranks alike
         self._written: Future[str | None] | None = None  # on rank 0
@@ -122,7 +120,9 @@ def _copy(x: Tensor) -> Tensor:
 
 
 def has_room(num_bytes: int) -> bool:
-    """Return whether a copy of so many bytes fits well into the memory of the machine."""
+    """Return whether a copy of so many bytes fits well into memory: free, or pinned and kept by torch."""
+    pinned = torch.cuda.host_memory_stats()
+    kept = pinned.get("allocated_bytes.current", 0) - pinned.get("active_bytes.current", 0)
     with suppress(UserError):  # a system that does not say: as most have room
-        return SPARE * num_bytes <= available()
+        return SPARE * num_bytes <= available() + kept
     return True

@@ -575,11 +575,10 @@ class Trainer:
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
         in_parts = self.parallel_model.is_sharded
         tensors = [*weights.values(), *optimizer.values()]
-        in_thread = not must and (in_parts or self.saves.has_pinned or has_room(num_bytes(tensors)))
+        in_thread = not must and (in_parts or has_room(num_bytes(tensors)))
         if in_thread or in_parts:
             keep = self.world.is_main
             weights, optimizer = copied(weights, keep=keep), copied(optimizer, keep=keep)
-            self.saves.has_pinned = any(x.is_pinned() for x in weights.values())
         checkpoint = Checkpoint(self.train_state.step, weights, optimizer, state)
         then = deepcopy(self.train_state)
         self.saves.begin(lambda: self._write(checkpoint, then), must=must, in_thread=in_thread)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -95,6 +97,20 @@ def test_a_copy_computes_with_its_own_weights(tiny_model: Callable[..., Translat
         for x in model.parameters():
             x.zero_()
     assert torch.equal(copy(src, mask, tgt), before)
+
+
+def test_a_copy_is_freed_without_the_garbage_collector(tiny_model: Callable[..., TranslationModel]) -> None:
+    """Each validation makes one, perhaps on a GPU."""
+    model = tiny_model()
+    recompute_layers(model)
+    gc.disable()
+    try:
+        copy = deepcopy(model)
+        weights = [weakref.ref(x) for x in copy.parameters()]
+        del copy
+        assert not any(weight() is not None for weight in weights)
+    finally:
+        gc.enable()
 
 
 def test_a_recurrent_model_is_refused() -> None:

@@ -33,5 +33,9 @@ def test_a_copy_that_would_fill_the_memory_is_not_made(
     monkeypatch.setattr(auto_batch, "PROC", tmp_path)
     most = int((3000 << 10) / SPARE)
     assert [has_room(most), has_room(most + 1)] == [True, False]
+    pinned = {"allocated_bytes.current": 5000, "active_bytes.current": 1000}  # of earlier copies
+    monkeypatch.setattr(torch.cuda, "host_memory_stats", lambda: pinned)
+    most = int(((3000 << 10) + 4000) / SPARE)
+    assert [has_room(most), has_room(most + 1)] == [True, False]
     (tmp_path / "meminfo").unlink()
     assert has_room(most + 1)  # another system, which does not say
