@@ -212,6 +212,11 @@ class SplitReport:
     trial: FilterTrial = field(default_factory=FilterTrial)
     """What data.filters would drop of training pairs."""
 
+    @property
+    def noun(self) -> str:
+        """What the split is made of."""
+        return _noun(self.cfg)
+
 
 def ratio_of(place: float) -> float:
     """Return the ratio in the middle of a bar of the histogram of ratios."""
@@ -429,7 +434,8 @@ def examined(
         for part_name, name, part in parts:
             exam = Examination(name, split, part, options)
             try:
-                chunks = told(_limited(part, split, options.max_pairs), f"looking at {name}", "pairs")
+                nouns = f"{_noun(part)}s"
+                chunks = told(_limited(part, split, options.max_pairs), f"looking at {name}", nouns)
                 for chunk in chunks:
                     exam.add(chunk, met)
             except UserError as error:
@@ -437,7 +443,7 @@ def examined(
                 continue
             is_whole = options.max_pairs is None or exam.read < options.max_pairs
             overlaps = [other.overlap() for other in met]
-            log(f"{name}: {exam.read:,} pairs looked at")
+            log(f"{name}: {exam.read:,} {nouns} looked at")
             if split is not Split.train:
                 wanted.append(exam.wanted())
             report = exam.report(overlaps, is_whole)
@@ -465,6 +471,11 @@ def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is
     except UserError as error:
         found.problems = list(error.problems)
     return found
+
+
+def _noun(cfg: DataConfig) -> str:
+    """Return what the splits of a corpus are made of: pairs of sentences, or texts by themselves."""
+    return "pair" if cfg.has_source and not cfg.has_labels else "text"
 
 
 def _limited(cfg: DataConfig, split: Split, most: int | None) -> Iterator[ParallelText]:

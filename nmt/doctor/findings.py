@@ -25,7 +25,7 @@ class Severity(Enum):
 
 @dataclass
 class Example:
-    """One pair with a finding; its text is cut, and has escapes for what cannot be seen."""
+    """One pair, or text, with a finding; its text is cut, and has escapes for what cannot be seen."""
 
     line: int
     """Number of the pair in its split, from 1."""

@@ -42,18 +42,18 @@ class Kind(NamedTuple):
     """Row of data.filters that drops such training pairs."""
 
 
-DROP = "remove these pairs"
+DROP = "remove them"
 
 
 def with_row(report: SplitReport, remedy: str, row: str) -> str:
     """Return a remedy with the row of data.filters that drops such pairs of a training split."""
     if report.split is not Split.train or not report.cfg.has_source or not row:
         return remedy
-    return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops such pairs"
+    return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops such {report.noun}s"
 
 
 KINDS = {
-    "empty": Kind(Severity.costs, "have an empty side", "training drops them; remove such test pairs"),
+    "empty": Kind(Severity.costs, "have an empty side", "training drops them; remove those of test sets"),
     "unread": Kind(
         Severity.costs,
         f"have a line of over {MAX_LINE_CHARS:,} characters, of which only the beginning is read",
@@ -117,7 +117,7 @@ KINDS = {
     "replacement": Kind(
         Severity.costs,
         "have U+FFFD, which stands for a byte that could not be read",
-        "convert the original files anew, with the right encoding, or remove these pairs",
+        "convert the original files anew, with the right encoding, or remove them",
         "{name: characters}",
     ),
     "private": Kind(
@@ -349,7 +349,7 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
     total, training = report.pairs, report.split is Split.train
     if pairs.repeated and not isinstance(report.cfg, AlignmentData):  # which are copies, as asked for
         yield _repetition(
-            report, "duplicates", pairs, "are repetitions of a pair before them", "{name: duplicates}"
+            report, "duplicates", pairs, "are repetitions of one before them", "{name: duplicates}"
         )
     if plain.variants and not isinstance(report.cfg, AlignmentData):
         groups = [group for group in plain.groups if group.variants > 1]
@@ -357,7 +357,7 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
             report,
             "near_duplicates",
             plain._replace(repeated=plain.variants, groups=groups),
-            "repeat a pair before them but for case, punctuation and spaces",
+            "repeat one before them but for case, punctuation and spaces",
             "{name: duplicates, normalise: true}",
         )
     if report.similar_count:
@@ -366,7 +366,7 @@ def _repeats(report: SplitReport) -> Iterator[Finding]:
             Severity.note,
             report.name,
             "similar",
-            f"of a sample of {sampled:,} pairs, {share(report.similar_count, sampled)} share "
+            f"of a sample of {sampled:,} {report.noun}s, {share(report.similar_count, sampled)} share "
             f"{SIMILAR:.0%} of their letters, five at a time, with another one of the sample",
             "templates and boilerplate: keep a few of each" if training else "",
             report.similar_count,
@@ -403,7 +403,7 @@ def _repetition(report: SplitReport, kind: str, found: Repetition, text: str, ro
         Severity.costs if many else Severity.note,
         report.name,
         kind,
-        f"{'' if found.is_exact else 'about '}{share(found.repeated, report.pairs)} pairs {text}",
+        f"{'' if found.is_exact else 'about '}{share(found.repeated, report.pairs)} {report.noun}s {text}",
         with_row(report, "keep one of each", row) if report.split is Split.train else "",
         found.repeated,
         report.pairs,
@@ -419,7 +419,7 @@ def _kinds(report: SplitReport) -> Iterator[Finding]:
                 row.severity,
                 report.name,
                 kind,
-                f"{share(count, report.pairs)} pairs {row.text}{f': {names}' if names else ''}",
+                f"{share(count, report.pairs)} {report.noun}s {row.text}{f': {names}' if names else ''}",
                 with_row(report, row.remedy, row.row),
                 count,
                 report.pairs,
@@ -439,13 +439,14 @@ def _odd_characters(report: SplitReport, kind: str) -> str:
 
 
 def _size(report: SplitReport) -> Iterator[Finding]:
-    if report.split is Split.train and report.is_whole and report.pairs < SMALL_CORPUS:
+    is_translation = report.split is Split.train and report.noun == "pair"
+    if is_translation and report.is_whole and report.pairs < SMALL_CORPUS:
         yield Finding(
             Severity.note,
             report.name,
             "small",
             f"{report.pairs:,} pairs are few",
-            "experiment=small_data chooses the sizes of model and vocabulary by the pairs",
+            "experiment=small_data chooses the size of the vocabulary, and dropout, by them",
         )
 
 
@@ -481,7 +482,7 @@ def _trial(report: SplitReport) -> Iterator[Finding]:
             report.name,
             "filters",
             f"data.filters would keep {share(trial.report.kept, trial.report.read)} of "
-            f"{trial.report.read:,} pairs: {'; '.join(trial.remarks)}",
+            f"{trial.report.read:,} {report.noun}s: {'; '.join(trial.remarks)}",
             "docs/filters.md says what each filter measures",
             trial.report.read - trial.report.kept,
             trial.report.read,

@@ -50,6 +50,7 @@ def _split(report: SplitReport) -> dict[str, Any]:
     return {
         "name": report.name,
         "pairs": report.pairs,
+        "noun": report.noun,
         "is_whole": report.is_whole,
         "sides": [_side(side) for side in ([report.src, report.tgt] if paired else [report.tgt])],
         "ratio_percentiles": usual_ratios(report) if known else None,

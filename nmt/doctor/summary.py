@@ -18,12 +18,12 @@ def summary(
     title: str, findings: Sequence[Finding], reports: Sequence[SplitReport], facts: Sequence[Fact]
 ) -> str:
     """Return the text of a report: findings, then the counts of splits, then facts of the environment."""
-    lines = [title]
+    lines, nouns = [title], {report.name: report.noun for report in reports}
     for severity in Severity:
         chosen = [finding for finding in findings if finding.severity is severity]
         lines += ["", f"{severity.value.upper()}: {len(chosen) or 'nothing found'}"]
         for number, finding in enumerate(chosen, start=1):
-            lines += _finding(number, finding)
+            lines += _finding(number, finding, nouns.get(finding.where, ""))
     if reports:
         lines += ["", "COUNTS", *_counts(reports)]
     if facts:
@@ -39,16 +39,16 @@ def _wrapped(text: str, first: str, later: str) -> list[str]:
     ) or [first.rstrip()]
 
 
-def _finding(number: int, finding: Finding) -> Iterator[str]:
+def _finding(number: int, finding: Finding, noun: str) -> Iterator[str]:
     yield from _wrapped(f"{finding.where}: {finding.text}", f" {number:>2}. ", "     ")
     if finding.remedy:
         yield from _wrapped(finding.remedy, "     -> ", "        ")
     for example in finding.examples:
-        yield from _example(example)
+        yield from _example(example, noun)
 
 
-def _example(example: Example) -> Iterator[str]:
-    head = f"       pair {example.line:,}" + (f", {example.note}" if example.note else "")
+def _example(example: Example, noun: str) -> Iterator[str]:
+    head = f"       {noun} {example.line:,}" + (f", {example.note}" if example.note else "")
     yield head if len(head) <= WIDTH else f"{head[: WIDTH - 1]}…"
     for text in (example.src, example.tgt):
         room = WIDTH - 11
@@ -58,7 +58,8 @@ def _example(example: Example) -> Iterator[str]:
 
 def _counts(reports: Sequence[SplitReport]) -> Iterator[str]:
     for report in reports:
-        yield f"  {report.name}: {report.pairs:,} pairs" + ("" if report.is_whole else ", the first ones")
+        first = "" if report.is_whole else ", the first ones"
+        yield f"  {report.name}: {report.pairs:,} {report.noun}s{first}"
         sides = [report.src, report.tgt] if report.cfg.has_source else [report.tgt]
         for side in sides:
             yield from _side(side)

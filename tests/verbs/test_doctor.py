@@ -107,7 +107,7 @@ def test_every_fault_is_counted_and_told(
     assert (overlap["pairs"], overlap["plain_pairs"], overlap["sources"], overlap["targets"]) == (1, 2, 1, 2)
     assert train["dropped_by_the_filter"] == {"empty": 1, "too long": 0, "uneven": 2}
     out = capsys.readouterr().out
-    assert "train: 2 (0.64%) pairs are repetitions of a pair before them" in out
+    assert "train: 2 (0.64%) pairs are repetitions of one before them" in out
     assert "pair 301, 3 times" not in out
     assert "pair 1, 3 times" in out
     assert "zero<U+200B>width" in out
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_told_beside_the_rest(
     )
 
 
-def test_a_mixture_and_a_text_in_one_language(tmp_path: Path) -> None:
+def test_a_mixture_and_a_text_in_one_language(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, train=sentences(30), other=sentences(40, seed=2))
     corpora = f"{{a:{{train:{tmp_path / 'train'}}},b:{{train:{tmp_path / 'other'},tag:bt}}}}"
     report = examined(tmp_path, ["data=mixture", f"data.corpora={corpora}", "doctor.max_pairs=35"])
@@ -199,12 +199,16 @@ def test_a_mixture_and_a_text_in_one_language(tmp_path: Path) -> None:
         ("a: train", 30, True),
         ("b: train", 35, False),
     ]
+    capsys.readouterr()
     text = examined(
         tmp_path, ["data=text", "data.blocks=1", f"data.train={tmp_path / 'train.en'}", "doctor.sample=0"]
     )
     (train,) = [one for one in text["splits"] if one["name"] == "train"]
     assert [side["language"] for side in train["sides"]] == ["en"]
     assert train["ratios"] is None
+    shown = capsys.readouterr().out
+    assert f"train: {train['pairs']:,} texts" in shown
+    assert "small_data" not in shown  # which is for pairs
 
 
 def test_labelled_texts_are_filtered_as_training_filters_them(
@@ -279,7 +283,7 @@ def test_copies_that_are_made_are_no_duplicates(tmp_path: Path, capsys: pytest.C
     written(tmp_path, train=sentences(300), validation=sentences(20, seed=1))
     corpus = f"data.corpus={{train: {tmp_path / 'train'}, validation: {tmp_path / 'validation'}}}"
     examined(tmp_path, ["task=classification", "data=alignment", corpus, "doctor.sample=0"])
-    assert "repetitions of a pair" not in capsys.readouterr().out
+    assert "repetitions of" not in capsys.readouterr().out
 
 
 def test_metrics_that_are_not_asked_for_need_nothing(
