@@ -51,7 +51,7 @@ from nmt.training.checkpoint import CheckpointStore
 from nmt.training.objective import CrossEntropy, LossModule, Objective
 from nmt.training.objective_configs import CrossEntropyConfig, SimCutConfig, Teacher
 from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig, SgdConfig
+from nmt.training.optimizer_configs import AdamConfig, AdamW8bitConfig, MuonConfig, OptimizerConfig, SgdConfig
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
 from nmt.training.schedule_configs import ConstantConfig
@@ -272,6 +272,7 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
     [
         (Parallel.ddp, 0.0, ADAM),
         (Parallel.fsdp, 0.9, ADAM),
+        (Parallel.fsdp, 0.0, AdamW8bitConfig(eps=1e-3)),
         pytest.param(Parallel.fsdp, 0.0, SgdConfig(), marks=pytest.mark.slow),
         pytest.param(Parallel.ddp, 0.9, ADAM, marks=pytest.mark.slow),
         pytest.param(Parallel.fsdp, 0.0, ADAM, marks=pytest.mark.slow),

@@ -372,9 +372,16 @@ class _Rows:
 
 
 def moved(tensor: Tensor, found: Origins) -> Tensor:
-    """Return the rows (V', ...) that begin from rows of `tensor` (V, ...), as `found` says."""
-    mean = tensor.mean(0)
-    rows = (tensor[ids] if isinstance(ids, int) else tensor[ids].mean(0) if ids else mean for ids in found)
+    """Return the rows (V', ...) that begin from rows of `tensor` (V, ...), as `found` says.
+
+    The mean of moments in 8 bits is that of their levels, and of their scales: about their mean.
+    """
+
+    def mean(rows: Tensor) -> Tensor:
+        return rows.float().mean(0).to(rows.dtype)
+
+    of_all = mean(tensor)
+    rows = (tensor[ids] if isinstance(ids, int) else mean(tensor[ids]) if ids else of_all for ids in found)
     return torch.stack(list(rows))
 
 

@@ -28,6 +28,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
     minimum_risk        The expected cost of sampled translations.
     __init__            The one function that builds an objective.
     ema                 Exponential moving average of the weights.
+    adamw_8bit          AdamW whose moments have 8 bits.
     schedule_free       AdamW whose average of all iterates takes the place of a decay.
     recomputation       Gradient checkpointing: layers computed again in backward.
     parallel_model      A model in training in one process, or shared by several with DDP or FSDP2.

@@ -23,6 +23,7 @@ from nmt.runtime import MixedPrecisionStep, seed_everything
 from nmt.training.auto_batch import TIMED_SECONDS, Room, Trial
 from nmt.training.memory import PARTS, advice, in_parts, size_of, slower
 from nmt.training.muon import Muon
+from nmt.training.optimizer import reserved
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched
 from nmt.training.statistics import COUNT, BatchSize, Update, UpdateStatistics
@@ -146,7 +147,7 @@ class Gradients:
         self.has_tried = True
         states = self.amp_step.optimizer.state
         new = [x for x in self.amp_step.parameters if not states.get(x)]
-        moments = [torch.empty_like(x) for x in (*new, *new)]
+        moments = reserved(self.amp_step.optimizer, new)
         tensors = dict(self.parallel_model.objective.tensors)
         for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
             self.add(pairs, self._repeated(indices), step, UserError)

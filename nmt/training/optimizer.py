@@ -10,7 +10,7 @@ Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -138,6 +138,14 @@ def _own_groups(model: nn.Module, cfg: OptimizerConfig) -> dict[int, WeightGroup
         for name in matching(group.weights, named, f"optimizer.groups[{number}].weights"):
             found.setdefault(id(named[name]), group)
     return found
+
+
+def reserved(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Return tensors as large as what the optimizer will keep of some parameters, or larger: two moments."""
+    new_state: Callable[[Tensor], dict[str, Tensor]] | None = getattr(optimizer, "new_state", None)
+    if new_state is None:
+        return [torch.empty_like(x) for x in parameters for _ in range(2)]
+    return [kept for x in parameters for kept in new_state(x).values()]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

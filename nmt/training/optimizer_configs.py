@@ -110,6 +110,13 @@ class AdamWConfig(MomentsConfig):
 
 
 @dataclass
+class AdamW8bitConfig(MomentsConfig):
+    """AdamW whose moments have 8 bits and a scale for each block of weights (Dettmers et al. 2022)."""
+
+    name: str = "adamw_8bit"
+
+
+@dataclass
 class MuonConfig(MomentsConfig):
     """Matrices move along orthogonalised momentum, the other parameters by AdamW, at the same rate."""
 
@@ -183,6 +190,7 @@ class SgdConfig(OptimizerConfig):
 OPTIMIZERS: dict[str, tuple[type[OptimizerConfig], Code]] = {
     "adam": (AdamConfig, "nmt.training.optimizer.build_adam"),
     "adamw": (AdamWConfig, "nmt.training.optimizer.build_adamw"),
+    "adamw_8bit": (AdamW8bitConfig, "nmt.training.adamw_8bit.build_adamw_8bit"),
     "muon": (MuonConfig, "nmt.training.optimizer.build_muon"),
     "schedule_free": (ScheduleFreeConfig, "nmt.training.schedule_free.build_schedule_free"),
     "adafactor": (AdafactorConfig, "nmt.training.optimizer.build_adafactor"),

@@ -17,7 +17,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_help_of_a_part_has_its_choices_and_keys_alone(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "train", "--help", "optimizer")
-    kinds = "adafactor, *adam, adamw, muon, muon_fast, schedule_free, sgd"
+    kinds = "adafactor, *adam, adamw, adamw_8bit, muon, muon_fast, schedule_free, sgd"
     assert text.startswith(f"optimizer=CHOICE (* is in force): optimizer {kinds}")
     assert "optimizer.beta1=0.9 Decay of the first moment." in text
     assert "with optimizer.name=muon also: optimizer.momentum=0.95 Decay of the momentum" in text

@@ -146,3 +146,7 @@ def test_what_an_optimizer_keeps_of_columns_has_no_rows_of_a_vocabulary() -> Non
     for old, new in shapes.items():
         assert rows.moved("tgt_embedding.weight", torch.ones(old)).shape == new
         assert rows.moved("encoder.0.weight", torch.ones(old)).shape == old
+    levels = torch.tensor([[0, 8], [100, 100], [4, 16]], dtype=torch.uint8)  # of moments in 8 bits
+    moved = rows.moved("tgt_embedding.weight", levels)
+    assert moved.dtype is torch.uint8
+    assert moved.tolist() == [[0, 8], [100, 100], [4, 16], [2, 12], [34, 41]]

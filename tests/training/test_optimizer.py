@@ -181,6 +181,7 @@ def network() -> nn.Module:
 
 STATES = {
     ("muon", 2): ("momentum_buffer",),
+    **{("adamw_8bit", n): ("step", "exp_avg", "exp_avg_sq_root") for n in (1, 2)},
     ("adafactor", 2): ("step", "row_var", "col_var"),
     ("adafactor", 1): ("step", "variance"),
     ("sgd", 2): ("momentum_buffer",),
