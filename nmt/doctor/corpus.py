@@ -224,10 +224,11 @@ def ratio_of(place: float) -> float:
 
 
 class Examination:
-    """The pass over one split of one corpus; see `examined`."""
+    """The pass over one split of one corpus of `whole`, whose limits count; see `examined`."""
 
-    def __init__(self, name: str, split: Split, cfg: DataConfig, options: DoctorOptions):
+    def __init__(self, name: str, split: Split, cfg: DataConfig, whole: DataConfig, options: DoctorOptions):
         self.name, self.split, self.cfg, self.options = name, split, cfg, options
+        self.whole = whole
         self.src, self.tgt = SideCounts(cfg.src), SideCounts(cfg.tgt)
         self.gallery = Gallery(options.examples, options.seed)
         self.sample = Sample(options.sample, options.seed)
@@ -244,7 +245,7 @@ class Examination:
         text = without_context(text) if self.cfg.has_documents else text
         kept = text
         if self.split is Split.train and self.cfg.has_source:
-            kept, report = filter_of(self.cfg)(text, self.cfg)
+            kept, report = filter_of(self.whole)(text, self.whole)
             self.filtered += report
         for number, label in enumerate(kept.tgt if self.cfg.has_labels else [], start=self.read + 1):
             self.labels.setdefault(label, number)
@@ -257,8 +258,8 @@ class Examination:
         sides = text.src, text.tgt
         src = facts_of(text.src, self.src.characters)
         tgt = facts_of(text.tgt, self.tgt.characters)
-        self.src.add(src, self.cfg.max_chars)
-        self.tgt.add(tgt, self.cfg.max_chars)
+        self.src.add(src, self.whole.max_chars)
+        self.tgt.add(tgt, self.whole.max_chars)
         self.read += len(text)
         self.sample.add(*sides, rows)
         keys = _keys(src, tgt)
@@ -301,7 +302,7 @@ class Examination:
         longest = np.maximum(src.chars, tgt.chars)
         unread = longest > MAX_LINE_CHARS
         self.gallery.add("unread", unread, first, sides, longest.astype(np.float64))
-        over_long = (longest > self.cfg.max_chars) & ~unread
+        over_long = (longest > self.whole.max_chars) & ~unread
         self.gallery.add("over_long", over_long, first, sides, longest.astype(np.float64))
         empty = tgt.words == 0
         self.gallery.add("empty", empty | (src.words == 0) if self.cfg.has_source else empty, first, sides)
@@ -422,17 +423,17 @@ def examined(
     for split in TEXT_ORDER:
         met = list(wanted)
         parts = [
-            (part_name, f"{part_name}: {split.value}" if cfg.is_mixture else split.value, part)
+            (part_name, f"{part_name}: {split.value}" if cfg.is_mixture else split.value, part, cfg)
             for part_name, part in cfg.parts(split).items()
         ]
         parts += [
-            (part_name, f"{one.key_prefix}: {split.value}", part)
+            (part_name, f"{one.key_prefix}: {split.value}", part, one)
             for set_name, one in sets.items()
             if set_name not in modified
             for part_name, part in one.parts(split).items()
         ]
-        for part_name, name, part in parts:
-            exam = Examination(name, split, part, options)
+        for part_name, name, part, whole in parts:
+            exam = Examination(name, split, part, whole, options)
             try:
                 nouns = f"{_noun(part)}s"
                 chunks = told(_limited(part, split, options.max_pairs), f"looking at {name}", nouns)

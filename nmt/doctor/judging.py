@@ -52,7 +52,7 @@ def with_row(report: SplitReport, remedy: str, row: str) -> str:
     return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops such {report.noun}s"
 
 
-KINDS = {
+KINDS: dict[str, Kind] = {  # of which `Examination` counts each
     "empty": Kind(Severity.costs, "have an empty side", "training drops them; remove those of test sets"),
     "unread": Kind(
         Severity.costs,
@@ -457,7 +457,7 @@ def _filtered(report: SplitReport) -> Iterator[Finding]:
             report.name,
             "filtered",
             f"the filter of training would keep: {report.filtered}",
-            "data.max_chars and data.max_ratio decide",
+            "data.max_chars decides" if report.cfg.has_labels else "data.max_chars and data.max_ratio decide",
             report.filtered.read - report.filtered.kept,
             report.filtered.read,
         )

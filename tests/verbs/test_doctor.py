@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
-from nmt.doctor import corpus, language
+from nmt.doctor import corpus, judging, language
 from nmt.doctor.page import TEMPLATE
 from nmt.errors import UserError
 
@@ -199,6 +199,15 @@ def test_a_mixture_and_a_text_in_one_language(tmp_path: Path, capsys: pytest.Cap
         ("a: train", 30, True),
         ("b: train", 35, False),
     ]
+    limited = examined(tmp_path, ["data=mixture", f"data.corpora={corpora}", "data.max_chars=60"])
+    texts = {name: (tmp_path / f"{name}.en").read_text().splitlines() for name in ("train", "other")}
+    others = {name: (tmp_path / f"{name}.de").read_text().splitlines() for name in texts}
+    kept = [
+        sum(max(map(len, pair)) <= 60 for pair in zip(texts[name], others[name], strict=True))
+        for name in texts
+    ]
+    assert [one["kept_by_the_filter"] for one in limited["splits"]] == kept  # by the limits of the data
+    assert 0 < kept[0] < 30
     capsys.readouterr()
     text = examined(
         tmp_path, ["data=text", "data.blocks=1", f"data.train={tmp_path / 'train.en'}", "doctor.sample=0"]
@@ -451,3 +460,9 @@ def test_a_split_for_training_that_is_not_set_is_told(
 ) -> None:
     assert main(["doctor", *written(tmp_path, validation=sentences(20))]) == 0
     assert "train: is not set; training needs it" in capsys.readouterr().out
+
+
+def test_every_kind_of_finding_about_pairs_is_looked_for_and_told() -> None:
+    source = Path(corpus.__file__).read_text(encoding="utf-8")
+    counted = {*re.findall(r"gallery\.add\(\s*\"(\w+)\"", source), *corpus.FLAGS}
+    assert counted == {*judging.KINDS}
