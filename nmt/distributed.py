@@ -147,7 +147,7 @@ ALONE = World()
 
 
 @contextlib.contextmanager
-def joined(timeout_minutes: float = 5.0) -> Iterator[World]:
+def joined(timeout_minutes: float) -> Iterator[World]:
     """Join the group of processes for the time of the block: gloo between CPUs, NCCL between GPUs.
 
     The error of a process that gives no sign of life for `timeout_minutes` ends this process.

@@ -184,8 +184,8 @@ def _depth(value: object) -> int:
 def misfits(content: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a JSON object that must have `fields`, at most five phrases.
 
-    A field has a type: int (of 64 bits), float, str, bool, dict, list[T], dict[str, T], a literal, or a union
-    of these; one that may be None may be missing. Further fields are ignored.
+    A field has a type: int (of 64 bits), float, str, bool, dict, list[T], dict[str, T], a literal, Any, or a
+    union of these; one that may be None may be missing. Further fields are ignored.
     """
     wrong = [
         f"{name} is {reprlib.repr(content[name])}" if name in content else f"{name} is missing"
@@ -203,6 +203,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
     if origin is Literal:
         return value in parts
+    if kind is Any:
+        return True
     if parts:
         return any(_fits(value, part) for part in parts)
     if type(value) is int:

@@ -119,7 +119,7 @@ def results_of_two(body: Callable[[World], Any], folder: Path) -> list[Any]:
     """Return the result (JSON) of `body` in each of two processes."""
 
     def write(rank: int) -> None:
-        with joined() as world:
+        with joined(5.0) as world:
             result = body(world)
         (folder / f"result.{rank}").write_text(json.dumps(result), encoding="utf-8")
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from nmt.comparison.record import flat
-from nmt.config.stored import FOUND
+from nmt.config.stored import FOUND, matches
 from nmt.files import read_json
 
 NAMES = ("run", "tracking.*")
 """Keys that say where a training reports to, and nothing about it."""
-REPORTING = ("runtime.*", "trainer.*_every_steps", "trainer.keep_*", "data.path")
+MINOR = ("runtime.*", "trainer.*_every_steps", "trainer.keep_*", "data.path")
 """Keys that change weights little or not at all."""
 FAMILY = ("task", "model.name")
 """Keys that many others follow from."""
@@ -51,7 +50,7 @@ def telling(configs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def _rank(key: str, configs: Sequence[Mapping[str, Any]]) -> tuple[int, bool, bool]:
     """Return a value that sorts keys: task and model, keys that change weights, those that every run has."""
-    return (*FAMILY, key).index(key), matches(key, REPORTING), any(key not in config for config in configs)
+    return (*FAMILY, key).index(key), matches(key, MINOR), any(key not in config for config in configs)
 
 
 def flat_environment(run: Path) -> dict[str, Any]:
@@ -78,8 +77,3 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(shown, value))}]"
     return str(value)
-
-
-def matches(key: str, patterns: Sequence[str]) -> bool:
-    """Return whether a full key fits one of the patterns."""
-    return any(fnmatch(key, pattern) for pattern in patterns)

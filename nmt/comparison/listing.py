@@ -210,7 +210,7 @@ def _reason(record: RunRecord, wide: int) -> list[str]:
 
 def _cells(record: RunRecord, *, with_name: bool) -> list[str]:
     metric = record.best_metric
-    test = next((one for split, one in record.tests.items() if split.rpartition(".")[2] == "test"), {})
+    test = next((one for split, one in record.tests.items() if split.partition("-")[0] == "test"), {})
     name = f"{label_of(metric)} " if with_name else ""
     scores = [
         f"{name}{values[metric]:.2f}" if metric in values else "-" for values in (record.validation, test)

@@ -226,13 +226,13 @@ def _best(validations: dict[int, dict[str, float]], metric: str) -> tuple[int | 
 
 
 def _scores_of(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the name of each scored split, such as test or news.test of a set named news, and its scores."""
+    """Yield the name of each scored split, such as test or test-news of a set named news, and its scores."""
     sets = results.get("sets")
-    named = {f"{name}.": found for name, found in sets.items()} if isinstance(sets, dict) else {}
-    for prefix, splits in {"": results, **named}.items():
+    named = {f"-{name}": found for name, found in sets.items()} if isinstance(sets, dict) else {}
+    for end, splits in {"": results, **named}.items():
         for split in SPLITS:
             if isinstance(splits, dict) and isinstance(splits.get(split), dict):
-                yield f"{prefix}{split}", _numbers(splits[split])
+                yield f"{split}{end}", _numbers(splits[split])
 
 
 def _numbers(found: Any) -> dict[str, float]:

@@ -203,7 +203,7 @@ def _add_stored(entry: Entry, split: str) -> None:
     part, _, named = split.partition("-")
     if file == record.path / "hypotheses" / named / f"{part}{file.suffix}":
         known = {"validation": record.validation, **record.tests}
-        entry.stored = dict(known.get(f"{named}.{part}" if named else part, {}))
+        entry.stored = dict(known.get(split, {}))
         entry.signatures |= record.signatures_of(named)
     for has_rules, changed, found in _evaluations(record, file):
         if not (has_rules and entry.stored):

@@ -23,14 +23,14 @@ from nmt.config.registry import VARIANTS
 from nmt.config.roots import NAMED_CHECKPOINTS
 from nmt.config.verb import Verb
 from nmt.data.pairs import Split
-from nmt.decoding.metrics import METRICS
+from nmt.decoding.metrics import METRICS, SCORERS
 from nmt.errors import NmtError
 from nmt.files import path_of
 from nmt.training.tracking_config import SINKS
 from nmt.training.trainer_config import MEASURES
 
 OPTIONS = ("--help", "--cfg", "--multirun", "--info", "--config-dir", "--resolve")
-RUNS = ("run", "teacher", "scorers", "objective.teachers", "init", "init.run")
+RUNS = ("run", "teacher", "scorers", "objective.teachers", "init", "init.run", "ensemble.lm")
 """Keys that name run directories."""
 PATHS = (
     "path",
@@ -39,6 +39,11 @@ PATHS = (
     "test",
     "input",
     "output",
+    "tgt_path",
+    "weights",
+    "page",
+    "json",
+    "dir",
     "src_text",
     "tgt_text",
     "folder",
@@ -51,7 +56,13 @@ PATHS = (
     "tgt_embeddings",
 )
 """Last names of keys that name other files and folders."""
-NAMES: dict[str, Iterable[str]] = {"metrics": METRICS, "trainer.measures": MEASURES, "tracking.sinks": SINKS}
+NAMES: dict[str, Iterable[str]] = {
+    "metrics": METRICS,
+    "objective.metric": SCORERS,
+    "trainer.best_metric": ("auto", "loss", *METRICS),
+    "trainer.measures": MEASURES,
+    "tracking.sinks": SINKS,
+}
 """Keys that name rows of a table."""
 SCRIPTS = {
     "bash": """\

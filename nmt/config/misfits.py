@@ -24,7 +24,7 @@ from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.lengths import are_counted, in_steps
-from nmt.training.objective_configs import WEIGHING, GuidedAlignmentConfig, MinimumRiskConfig
+from nmt.training.objective_configs import OBJECTIVES, GuidedAlignmentConfig, MinimumRiskConfig
 from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig
 from nmt.training.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.trainer_config import AUTO
@@ -124,10 +124,11 @@ def _misfits_of_sides(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.source_factors needs a model with an encoder, but model.name={cfg.model.name} has "
             "one matrix for both sides; choose model=transformer, or set it to []"
         )
-    if cfg.data.has_weights and cfg.objective.name not in WEIGHING:
+    if cfg.data.has_weights and not cfg.objective.heeds_weights:
+        heeding = [name for name, (kind, _) in OBJECTIVES.items() if kind().heeds_weights]
         yield (
             f"objective={cfg.objective.name} knows no weights of pairs, but the data has some (weights or "
-            f"loss_weight); leave them out, or choose objective={' or '.join(WEIGHING)}"
+            f"loss_weight); leave them out, or choose objective={' or '.join(heeding)}"
         )
 
 

@@ -99,7 +99,7 @@ def fingerprint(cfg: TrainConfig) -> str:
             del plain[part][name]
     deciding = cfg.objective.further_keys
     free = (*REPORTING, *FOUND)
-    flat = {k: value for k, value in _flat(plain) if _matches(k, deciding) or not _matches(k, free)}
+    flat = {k: value for k, value in _flat(plain) if matches(k, deciding) or not matches(k, free)}
     return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
 
 
@@ -184,7 +184,7 @@ def difference(stored: TrainConfig, new: TrainConfig) -> list[str]:
 
 def may_change(key: str) -> bool:
     """Return whether a run can go on under another value of `key`."""
-    return _matches(key, RESUMABLE)
+    return matches(key, RESUMABLE)
 
 
 def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> list[str]:
@@ -197,7 +197,7 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     fixed = [
         f"{key}: {old} -> {value}{_chosen_by(key, stored, new)}"
         for key, old, value in _changes(stored, new)
-        if not may_change(key) or _matches(key, further) or _moves_decay_or_stage(key, stored)
+        if not may_change(key) or matches(key, further) or _moves_decay_or_stage(key, stored)
     ]
     if fixed:
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
@@ -208,7 +208,8 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> l
     return difference(stored, new)
 
 
-def _matches(key: str, patterns: Sequence[str]) -> bool:
+def matches(key: str, patterns: Sequence[str]) -> bool:
+    """Return whether a full key fits one of the patterns."""
     return any(fnmatch(key, pattern) for pattern in patterns)
 
 

@@ -23,7 +23,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.words import words_and_signs
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MOST_CELLS = 1 << 24
 """Pairs of a word and a word of its translation that are held, at about 90 bytes each; of larger corpora
 sentence pairs are left out, at equal distances."""
@@ -56,8 +56,6 @@ class Lexicon:
     """Of each entry: the probability of the source word given the target word."""
     null_tgt: Floats
     """Of each target word: its probability given no word."""
-    null_src: Floats
-    """Of each source word: its probability given no word."""
 
     def probabilities(self, src: int) -> tuple[NDArray[np.int64], Floats]:
         """Return the translations of a source word, the most probable first, and their probabilities."""
@@ -115,9 +113,9 @@ def train_lexicon(src: RaggedIds, tgt: RaggedIds, src_size: int, tgt_size: int) 
             (_Side(keys % tgt_size, tgt_size, s, src_size), cells.src_place),
         )
     ]
-    (forward, null_tgt), (backward, null_src) = tables
+    (forward, null_tgt), (backward, _) = tables
     kept = (forward >= LEAST) | (backward >= LEAST)
-    return Lexicon(tgt_size, keys[kept], forward[kept], backward[kept], null_tgt, null_src)
+    return Lexicon(tgt_size, keys[kept], forward[kept], backward[kept], null_tgt)
 
 
 def _affordable(src: RaggedIds, tgt: RaggedIds) -> NDArray[np.int64]:

@@ -137,6 +137,10 @@ class DecodingConfig:
         return self.min_length > 0 or self.min_length_ratio > 0
 
 
+GENERATED_TOKENS = 200
+"""Tokens that a language model adds to a prompt, unless told otherwise."""
+
+
 class LengthPenalty(Enum):
     """The divisor of the log probability of a finished hypothesis of `length` tokens.
 

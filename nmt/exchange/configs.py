@@ -35,8 +35,8 @@ class Quantization(Enum):
     int8 = "int8"
 
 
-FLOATS_ONLY = (Format.huggingface, Format.safetensors, Format.nmt)
-"""Formats without quantization=int8."""
+WITH_INT8 = (Format.ctranslate2,)
+"""Formats that have quantization=int8."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class ExportConfig(RunConfig):
             )
         if not self.output.strip():
             raise UserError("output must name a folder, but is empty")
-        if self.quantization is Quantization.int8 and self.format in FLOATS_ONLY:
+        if self.quantization is Quantization.int8 and self.format in set(Format) - {*WITH_INT8}:
             raise UserError(
                 f"quantization=int8 needs format=ctranslate2, but format is {self.format.value}; "
                 "choose float32, bfloat16 or float16"

@@ -117,11 +117,12 @@ def _front_matter(run: Run, cfg: ExportConfig) -> str:
 def _requirements(run: Run, cfg: ExportConfig) -> str:
     moses = bool(run.cfg.tokenizer.moses_src)
     libraries = {
+        Format.nmt: "",
         Format.ctranslate2: "ctranslate2 sentencepiece",
         Format.huggingface: "'transformers>=5' torch sentencepiece",
         Format.safetensors: "safetensors torch sentencepiece",
     }
-    if cfg.format not in libraries:
+    if not libraries[cfg.format]:
         return f"with `nmt` {__version__} or later" + " and `sacremoses`" * moses
     return f"`pip install {libraries[cfg.format]}{' sacremoses' * moses}`"
 

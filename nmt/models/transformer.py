@@ -67,6 +67,7 @@ def build_self_attention(cfg: TransformerConfig) -> SelfAttentionSublayer | Summ
         return SelfAttentionSublayer(cfg, AttentionRole.decoder)
     if kind is SelfAttention.ssru:
         return SummarySublayer(cfg, Ssru(cfg.d_model))
+    assert kind is SelfAttention.average, kind
     block = build_feed_forward(cfg) if cfg.average_feed_forward else None
     return SummarySublayer(cfg, AverageAttention(cfg.d_model, block))
 

@@ -26,7 +26,13 @@ from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.classify import classify
-from nmt.decoding.configs import DecodingConfig, GlossaryUse, LineSplitting, SamplingConfig
+from nmt.decoding.configs import (
+    GENERATED_TOKENS,
+    DecodingConfig,
+    GlossaryUse,
+    LineSplitting,
+    SamplingConfig,
+)
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import of_another_task, require_metrics
 from nmt.decoding.offers import NO_OFFERS, Offers
@@ -463,7 +469,9 @@ class Run(TrainedModel):
                 "train with data.augment=[{name: matches}]"
             )
 
-    def generate(self, prompt: str, max_tokens: int = 200, sampling: SamplingConfig | None = None) -> str:
+    def generate(
+        self, prompt: str, max_tokens: int = GENERATED_TOKENS, sampling: SamplingConfig | None = None
+    ) -> str:
         """Return the prompt and `max_tokens` tokens that continue it."""
         self.require_task(Task.language_model)
         require_text(prompt, "prompt")
@@ -472,7 +480,11 @@ class Run(TrainedModel):
         return prompt + continued(self, prompt, sampling or SamplingConfig(), max_tokens)
 
     def generate_lines(
-        self, num: int, prompt: str = "", max_tokens: int = 200, sampling: SamplingConfig | None = None
+        self,
+        num: int,
+        prompt: str = "",
+        max_tokens: int = GENERATED_TOKENS,
+        sampling: SamplingConfig | None = None,
     ) -> Iterator[str]:
         """Yield `num` lines, each sampled by itself: `prompt`, and at most `max_tokens` tokens.
 

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from nmt.comparison.differences import matches
 from nmt.comparison.record import read_run
 from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
-from nmt.config.stored import difference, load_config
+from nmt.config.stored import difference, load_config, matches
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.config.trials import Sweep
 from nmt.data.pairs import Split, stamp_of_files
@@ -40,7 +39,7 @@ from nmt.sweeps.processes import (
     Signals,
     TrialRunner,
 )
-from nmt.sweeps.records import Record, Records, curve, infinite, scores_of
+from nmt.sweeps.records import COSTS, Record, Records, curve, infinite, scores_of
 from nmt.sweeps.search import METRIC, Search
 from nmt.sweeps.slurm import SlurmJobs
 from nmt.sweeps.table import VALIDATION, label, show
@@ -269,7 +268,7 @@ class _Drive:
 
     def _settle(self, record: Record, outcome: Outcome) -> None:
         """Record the end of an attempt."""
-        for cost in ("seconds", "cpu_seconds", "gpu_seconds"):
+        for cost in COSTS:
             setattr(record, cost, round(getattr(record, cost) + getattr(outcome, cost), 1))
         if outcome.results is not None:
             _finish(record, outcome.results, self.ranking)

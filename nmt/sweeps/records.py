@@ -10,8 +10,8 @@ sweep.json, version 1:
     trials                     a `Record` each, best first, then in the order in which they were planned
     others                     the same of trials of earlier commands that are none of this one
 
-sweep.csv has a line for each trial, in the same order, with a column for each swept key, for the value of the
-metric and for each score.
+sweep.csv has a line for each trial, in the same order: rank, name, state, the value of each swept key, of the
+metric and of each score, what it cost, its run directory, and why it has no score.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from nmt.config.sweeps import VERSION, Direction, recorded
 from nmt.files import step_records, write_atomically, write_json
@@ -34,20 +34,8 @@ from nmt.runs.directory import scores_by_split
 SEED = "seed"
 NO_SCORES = ("signatures", "sets", "compared")
 """Further objects in what a verb returns."""
-FIELDS: dict[str, Any] = {
-    "name": str,
-    "values": dict[str, str],
-    "fixed": dict[str, str] | None,
-    "state": str,
-    "reason": str,
-    "path": str | None,
-    "mark": str,
-    "job": str,
-    "value": float | None,
-    "scores": dict[str, dict[str, float]],
-    **dict.fromkeys(("seconds", "cpu_seconds", "gpu_seconds"), float),
-    **dict.fromkeys(("updates", "tgt_tokens"), int | None),
-}
+COSTS = ("seconds", "cpu_seconds", "gpu_seconds")
+"""What attempts at a trial cost, of which `Outcome` and `Record` have a field each."""
 
 
 @dataclass
@@ -225,7 +213,7 @@ class Records:
 
     def _csv(self, ranking: Sequence[Record]) -> str:
         scores = list(dict.fromkeys(name for record in ranking for name in record.numbers()))
-        costs = ["seconds", "cpu_seconds", "gpu_seconds", "updates", "tgt_tokens"]
+        costs = [*COSTS, "updates", "tgt_tokens"]
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["rank", "name", "state", *self.keys, "value", *scores, *costs, "path", "reason"])
@@ -248,8 +236,9 @@ class Records:
 
     def _read(self) -> dict[str, Record]:
         """Return what earlier commands have recorded."""
-        rows = recorded(self.folder, FIELDS)
-        return {row["name"]: Record(**{key: row[key] for key in FIELDS if key in row}) for row in rows}
+        kinds = get_type_hints(Record)
+        rows = recorded(self.folder, kinds)
+        return {row["name"]: Record(**{key: row[key] for key in kinds if key in row}) for row in rows}
 
 
 def scores_of(results: dict[str, Any]) -> dict[str, dict[str, float]]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nmt import extras
 from nmt.config.sweeps import SlurmConfig
@@ -36,12 +36,6 @@ ENDED = (
     "TIMEOUT",
 )
 """States after which Slurm does not run a job again by itself."""
-OUTCOME = {
-    "results": dict | None,
-    "reason": str,
-    **dict.fromkeys(("seconds", "cpu_seconds", "gpu_seconds"), float),
-}
-"""Fields of the file in which a job tells its end, with their types."""
 CANCEL_SECONDS = 30.0
 """Longest time to wait for scancel."""
 FILE_SECONDS = 10.0
@@ -139,9 +133,9 @@ class SlurmJobs:
 
     def _outcome(self, name: str, job: Any) -> Outcome | None:
         if self._file(name).is_file():
-            content = read_json(self._file(name), OUTCOME)
-            known: dict[str, Any] = {key: content[key] for key in OUTCOME if key in content}
-            return Outcome(**known)
+            kinds = get_type_hints(Outcome)
+            content = read_json(self._file(name), kinds)
+            return Outcome(**{key: content[key] for key in kinds if key in content})
         if name in self._left:
             return Outcome(reason=f"left to Slurm as job {job.job_id}; the same command finds it again")
         state = self._state(job)

@@ -21,6 +21,8 @@ else:
     that is chosen by its name."""
 
 Config = TypeVar("Config")
+OF_STEPS = "_steps"
+"""The end of the names of fields that are lengths."""
 _TYPED = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kMB]?)\s*(epoch|token)s?\s*")
 _TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
 
@@ -69,8 +71,12 @@ def _no_length(key: str, value: str) -> UserError:
 
 
 def require_lengths(cfg: object, part: str, least: int, *names: str, or_null: bool = False) -> None:
-    """Raise `UserError` unless these fields are lengths, those in updates of `least` or more, or None."""
+    """Raise `UserError` unless these fields are lengths, those in updates of `least` or more, or None.
+
+    Their names end in `_steps`, by which they are found to be counted.
+    """
     for name in names:
+        assert name.endswith(OF_STEPS), name
         value: object = getattr(cfg, name)
         if value is None and not or_null:
             raise _no_length(f"{part}.{name}", "null")
@@ -92,7 +98,7 @@ def typed_lengths(part: str, cfg: Any) -> Iterator[tuple[str, str, Length]]:
     """Yield name, text and length of every field of a config that is typed with a unit."""
     for field in dataclasses.fields(cfg):
         value: object = getattr(cfg, field.name)
-        if field.name.endswith("_steps") and isinstance(value, str):
+        if field.name.endswith(OF_STEPS) and isinstance(value, str):
             yield field.name, value, parsed(f"{part}.{field.name}", value)
 
 

@@ -40,6 +40,11 @@ class ObjectiveConfig:
         return False
 
     @property
+    def heeds_weights(self) -> bool:
+        """Whether the weights of pairs count in the loss."""
+        return False
+
+    @property
     def further_keys(self) -> tuple[str, ...]:
         """Patterns of keys of the config, besides its own, that decide what is learnt."""
         return ()
@@ -58,6 +63,10 @@ class CrossEntropyConfig(ObjectiveConfig):
 
     def __post_init__(self) -> None:
         within(self, "objective", "[0, 1)", "label_smoothing", "word_dropout")
+
+    @property
+    def heeds_weights(self) -> bool:
+        return True
 
 
 class Teacher(Enum):
@@ -156,6 +165,10 @@ class GuidedAlignmentConfig(CrossEntropyConfig):
     def needs_attention(self) -> bool:
         return True
 
+    @property
+    def heeds_weights(self) -> bool:
+        return False
+
 
 @dataclass
 class MinimumRiskConfig(CrossEntropyConfig):
@@ -191,6 +204,10 @@ class MinimumRiskConfig(CrossEntropyConfig):
         return True
 
     @property
+    def heeds_weights(self) -> bool:
+        return False
+
+    @property
     def further_keys(self) -> tuple[str, ...]:
         return "scoring.*", "decoding.max_length_ratio", "decoding.max_length_offset"
 
@@ -203,7 +220,3 @@ OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Code]] = {
     "guided_alignment": (GuidedAlignmentConfig, "nmt.training.guided_alignment.GuidedAlignment"),
     "minimum_risk": (MinimumRiskConfig, "nmt.training.minimum_risk.MinimumRisk"),
 }
-
-
-WEIGHING = ("cross_entropy", "r_drop", "simcut", "distillation")
-"""The objectives that heed the weights of pairs."""

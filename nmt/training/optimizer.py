@@ -1,8 +1,7 @@
 """Optimizers and their parameter groups.
 
 An optimizer is one config dataclass, one function `build_foo(cfg, model)` and one row of `OPTIMIZERS`.
-Nothing here touches gradients: clipping and stepping belong to `nmt.runtime`, learning rates to
-`nmt.training.schedules`.
+Clipping and stepping belong to `nmt.runtime`, learning rates to `nmt.training.schedules`.
 
 Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer and Stern 2018. Muon is in
 `nmt.training.muon`.

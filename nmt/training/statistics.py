@@ -9,7 +9,7 @@ no batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,9 +53,6 @@ def layer_grad_norm(update: Update) -> dict[str, Tensor]:
         numbers = [i for i, part in enumerate(parts) if part.isdigit()]
         layers.setdefault(".".join(parts[: numbers[0] + 1] if numbers else parts[:1]), []).append(gradient)
     return {layer: nn.utils.get_total_norm(gradients) for layer, gradients in layers.items()}
-
-
-Measure = Callable[[Update], Tensor | dict[str, Tensor]]
 
 
 class BatchSize(NamedTuple):

@@ -27,7 +27,7 @@ from nmt.config.roots import (
 )
 from nmt.data import sources
 from nmt.data.pairs import DataConfig
-from nmt.decoding.configs import DecodingConfig, ScoringConfig
+from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig
@@ -212,7 +212,7 @@ class GenerateConfig(RunConfig):
 
     prompt: str = ""
     """Beginning of the text; empty: the model begins."""
-    max_tokens: int = 200
+    max_tokens: int = GENERATED_TOKENS
     """Number of tokens to add; with lines=N the most for each line."""
     lines: int | None = None
     """Number of lines to write, each sampled by itself from the prompt to its end; null: one text, of as many

@@ -116,7 +116,13 @@ def test_sampled_pieces_have_places_in_words() -> None:
 @pytest.mark.parametrize("tying", ["all", "none"])
 def test_the_vector_of_a_token_is_joined_by_those_of_its_values(combine: FactorCombine, tying: str) -> None:
     cfg = TransformerConfig(
-        d_model=8, d_ff=8, num_heads=2, encoder_layers=1, decoder_layers=1, factor_combine=combine
+        d_model=8,
+        d_ff=8,
+        num_heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        factor_combine=combine,
+        factor_width=6,
     )
     cfg.tying = type(cfg.tying)[tying]
     torch.manual_seed(1)
@@ -128,6 +134,7 @@ def test_the_vector_of_a_token_is_joined_by_those_of_its_values(combine: FactorC
     assert all(torch.equal(x, own[name]) for name, x in plain.state_dict().items())
     tokens: Any = model.get_submodule("src_embedding.tokens")
     assert (tokens.weight is model.output.weight) == (tying == "all")
+    assert tokens.factors[0].weight.shape == (5, 8 if combine is FactorCombine.sum else 6)
     ids = torch.tensor([[4, 4 + 9 * 2, 4 + 9 * (2 + 5 * 1), -1]])
     found = tokens(ids)[0]
     rows = [(4, 0, 0), (4, 2, 0), (4, 2, 1)]

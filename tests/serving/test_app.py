@@ -96,6 +96,16 @@ def test_a_line_that_asks_for_too_much_has_the_number_of_the_request(
     assert re.fullmatch(r"text\[1\]: prefix and must have \d+ tokens, .* at most 20 .*", answer["error"])
 
 
+def test_wishes_of_more_characters_than_the_server_allows_are_refused(run: Run) -> None:
+    with served(run, max_wish_chars=7) as client:
+        kept = client.post({"text": "ab", "prefix": "abc", "must": ["cd"], "avoid": ["dc"]})
+        refused = client.post({"text": "ab", "prefix": "abc", "must": ["cd"], "avoid": ["dcc"]})
+    assert kept[0] == 200
+    assert (refused[0], refused[2]["error"].partition(";")[0]) == (
+        413, "prefix, must, avoid and terms have 8 characters, but at most 7 are allowed"
+    )  # fmt: skip
+
+
 def test_sentences_of_a_line_are_joined_and_lines_of_a_document_need_context(
     client: Client, run: Run
 ) -> None:

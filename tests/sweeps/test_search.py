@@ -112,6 +112,19 @@ def test_a_hopeless_trial_is_found_by_its_curve(tmp_path: Path) -> None:
     assert search.state(name) == "pruned"
 
 
+def test_hyperband_ends_most_trials_early_and_not_the_best(tmp_path: Path) -> None:
+    search, ended = opened(tmp_path, number=30, pruner=Pruner.hyperband), 0
+    for number in range(30):
+        name = search.next()
+        assert name is not None
+        value = float(30 - number)  # each is worse than those before
+        is_hopeless = search.is_hopeless(name, {10: value, 20: value})
+        ended += is_hopeless
+        search.tell(name, None if is_hopeless else value, pruned=is_hopeless)
+        assert number or not is_hopeless
+    assert ended > 10
+
+
 def test_a_trial_is_judged_by_what_it_would_count_if_it_ended(tmp_path: Path) -> None:
     lines = ((5, 1.0, 4.0), (10, 3.0, 4.5), (15, 2.0, 3.0), (20, 3.0, 4.4), (25, 3.0, 4.6))
     logged = [{"step": step, "valid/bleu": bleu, "valid/loss": loss} for step, bleu, loss in lines]

@@ -89,6 +89,11 @@ FAMILIES: dict[str, ModelConfig] = {
 }
 
 
+def test_the_root_of_the_rank_divides_a_stabilised_update() -> None:
+    plain, stabilised = LoraConfig(rank=4, alpha=6.0), LoraConfig(rank=4, alpha=6.0, rank_stabilised=True)
+    assert (plain.scale, stabilised.scale) == (1.5, 3.0)
+
+
 @pytest.mark.parametrize("family", ["transformer", *FAMILIES])
 def test_merged_is_unmerged(tiny_model: Model, sentences: Sentences, family: str) -> None:
     sizes = {"src_vocab_size": VOCAB_SIZE, "tgt_vocab_size": VOCAB_SIZE}

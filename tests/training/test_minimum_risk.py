@@ -67,6 +67,24 @@ def test_loss_and_gradients_are_those_of_the_article(
     assert updates == [3, 3, 4]
 
 
+def test_without_the_reference_samples_alone_have_costs(
+    pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
+) -> None:
+    costed: list[list[list[int]]] = []
+
+    def costs(found: Any, reference: Any) -> list[float]:
+        costed.append(list(map(list, found)))
+        return [0.0] * len(found)
+
+    text = OfText(unused, lambda *asked: [SAMPLES[0], []], costs)
+    cfg = MinimumRiskConfig(add_reference=False)
+    module = LossModule(tiny_model().train(), build_objective(cfg, no_other_model, text), compiled=False)
+    batch = collate(pairs, range(2))
+    module(1, *vars(batch).values())
+    last = batch.tgt_out[1][batch.tgt_out[1] != 0].tolist()
+    assert costed == [[[5, 6, EOS_ID], [7, EOS_ID]], [last]]  # a source without a sample has its reference
+
+
 def test_without_weight_it_is_cross_entropy(
     pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nmt.errors import UserError
 from nmt.layers.choices import Positions
@@ -202,6 +202,53 @@ def test_adafactor_keeps_two_vectors_of_a_matrix_and_moves_it_by_a_share_of_itse
     assert sum(x.numel() for x in optimizer_tensors(optimizer, layer).values()) == 30 + 20 + 1
     moved = (layer.weight.detach() - before).square().mean().sqrt()
     torch.testing.assert_close(moved, 0.01 * before.square().mean().sqrt(), rtol=1e-4, atol=0)
+
+
+def moved_by(cfg: OptimizerConfig, gradients: list[Tensor], start: float = 0.0) -> Tensor:
+    """Return where updates at a rate of 0.1 take two weights."""
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.full((2,), start))
+    optimizer = build_optimizer(cfg, layer)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    for gradient in gradients:
+        layer.weight.grad = gradient
+        optimizer.step()
+    return layer.weight.detach()
+
+
+def test_nesterov_looks_ahead() -> None:
+    gradients = [torch.tensor([1.0, 2.0])] * 2
+    plain = moved_by(SgdConfig(momentum=0.5), gradients)
+    ahead = moved_by(SgdConfig(momentum=0.5, nesterov=True), gradients)
+    torch.testing.assert_close(plain, -0.1 * (1 + 1.5) * gradients[0])
+    torch.testing.assert_close(ahead, -0.1 * (1.5 + 1.75) * gradients[0])
+
+
+def test_the_keys_of_adafactor_bound_its_updates() -> None:
+    """A weight at 0 moves by `min_scale` of the rate, and where gradients jump, by `clip_update` times that.
+
+    A smaller `beta2_decay` gives the newest gradient a larger share of the second moment.
+    """
+    gradient = torch.tensor([1.0, -1.0])
+    for scale in (1e-3, 1e-2):
+        moved = moved_by(AdafactorConfig(min_scale=scale), [gradient])
+        torch.testing.assert_close(moved, -0.1 * scale * gradient)
+    jump = [gradient, 100 * gradient]
+    steps = {
+        clip: moved_by(AdafactorConfig(clip_update=clip), jump) - moved_by(AdafactorConfig(), jump[:1])
+        for clip in (1.0, 1.2, 100.0)
+    }
+    torch.testing.assert_close(steps[1.0], -0.1 * 1e-3 * gradient)
+    torch.testing.assert_close(steps[1.2], -0.1 * 1.2e-3 * gradient)
+    share = 2**-0.8
+    free = 100 / (1 - share + share * 100**2) ** 0.5
+    torch.testing.assert_close(steps[100.0], -0.1 * free * 1e-3 * gradient)
+    slow = moved_by(AdafactorConfig(beta2_decay=0.4, clip_update=100.0), jump)
+    first = moved_by(AdafactorConfig(), jump[:1])
+    share = 2**-0.4
+    free = 100 / (1 - share + share * 100**2) ** 0.5
+    torch.testing.assert_close(slow - first, -0.1 * free * 1e-3 * gradient)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
