@@ -28,6 +28,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of the system that say that there is no room."""
 OTHER_RUN = "choose another run=..."
 """Way out for a training whose run directory is in use."""
+OUTPUTS = "outputs"
+"""Folder of runs, sweeps and what comes of them, where the command runs, unless told otherwise."""
 IMPORT_RECORD = "import.json"
 """File of an imported run that says which folder its model is from."""
 EXPORT_RECORD = "export.json"

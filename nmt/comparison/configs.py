@@ -10,6 +10,7 @@ from omegaconf import MISSING
 
 from nmt.checks import at_least, not_negative
 from nmt.errors import UserError
+from nmt.files import OUTPUTS
 
 
 class TableFormat(Enum):
@@ -24,7 +25,7 @@ class TableFormat(Enum):
 class RunsConfig:
     """List the runs in a folder: states, scores, costs, and the keys of the config that differ."""
 
-    folder: str = "outputs"
+    folder: str = OUTPUTS
     """Folder whose runs are listed, also those in folders inside; `nmt runs FOLDER` says it, too."""
     state: Any = None
     """States to list, one or [A,B]: done, running, stopped, failed, killed, unknown, imported, exported,

@@ -17,7 +17,7 @@ from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
 from nmt.data.documents import current_of_each
 from nmt.decoding.label_scores import with_metric
 from nmt.errors import Log, UserError, suggest
-from nmt.files import NUMBER, digest_of_lines, read_json
+from nmt.files import NUMBER, OUTPUTS, digest_of_lines, read_json
 
 MAX_TEXT_BYTES = 1 << 28
 """Largest file of translations that is read."""
@@ -111,7 +111,7 @@ def _places(path: Path) -> list[Path]:
         raise UserError(
             f"run={path} is neither a run nor a folder with runs; `nmt runs` lists those in outputs/"
         )
-    near = suggest(str(path), [str(run) for run in find_runs(Path("outputs"))[0]])
+    near = suggest(str(path), [str(run) for run in find_runs(Path(OUTPUTS))[0]])
     raise UserError(
         f"run={path} is neither a run, a folder of runs, nor a file in the hypotheses/ of a run{near}"
     )

@@ -19,7 +19,7 @@ Knows the dataclasses of all components; refuses to know what they are used for.
     schemas             Hydra for one verb: the schema of every choice, and the config of a command.
     small_data          Settings by the size of the training split, with reasons.
     named_runs          The runs that a command line names, and what it takes over from them.
-    composed            One config as Hydra composed it: checked, and completed by the training data.
+    composed            One config as Hydra composed it: checked, completed by the data; the name of its run.
     blame               All that is wrong with overrides, each with those to blame.
     compose             From the command line of one verb to its config, through Hydra.
     trials              From the command line of a sweep to its trials.

@@ -25,7 +25,7 @@ from nmt.config.verb import Verb
 from nmt.data.pairs import Split
 from nmt.decoding.metrics import METRICS, SCORERS
 from nmt.errors import NmtError
-from nmt.files import path_of
+from nmt.files import OUTPUTS, path_of
 from nmt.training.tracking_config import SINKS
 from nmt.training.trainer_config import MEASURES
 
@@ -194,7 +194,7 @@ def _values_of(hint: Any) -> Iterator[str]:
 def _runs(begun: str) -> Iterator[str]:
     """Yield the run directories in outputs/."""
     for depth in (1, 2, 3):
-        for file in Path("outputs").glob("*/" * depth + "config.yaml"):
+        for file in Path(OUTPUTS).glob("*/" * depth + "config.yaml"):
             if str(file.parent).startswith(begun):
                 yield str(file.parent)
 

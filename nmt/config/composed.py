@@ -21,6 +21,7 @@ from nmt.config.stored import fingerprint, load_config
 from nmt.config.sweeps import file_name
 from nmt.config.verb import Verb
 from nmt.errors import UserError, tell
+from nmt.files import OUTPUTS
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Composed:
         languages = [cfg.data.src, cfg.data.tgt] if cfg.task is Task.translation else [cfg.data.tgt]
         data = file_name("-".join([str(self.choices.get("data")), *languages]))
         model = str(self.choices.get("model")).removeprefix(SCHEMA_PREFIX)
-        return _found_again(Path("outputs", data), file_name(model), cfg)
+        return _found_again(Path(OUTPUTS, data), file_name(model), cfg)
 
 
 def closed(cfg: DictConfig) -> DictConfig:

@@ -26,7 +26,7 @@ from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
 from nmt.containment import require_contained
 from nmt.decoding.metrics import default_best
 from nmt.errors import UserError, suggest
-from nmt.files import write_atomically
+from nmt.files import OUTPUTS, write_atomically
 
 REPORTING = (
     "run",
@@ -141,7 +141,7 @@ def load_run(run: str, key: str = "run") -> TrainConfig:
 
 def known_runs(wanted: str = "") -> str:
     """Return the end of an error message: the run directory nearest to `wanted`, or some that exist."""
-    folders = {Path("outputs"), *([Path(wanted), Path(wanted).parent] if wanted else [])}
+    folders = {Path(OUTPUTS), *([Path(wanted), Path(wanted).parent] if wanted else [])}
     patterns = ["*/" * depth + "config.yaml" for depth in (1, 2, 3)]
     found = sorted({str(file.parent) for folder in folders for p in patterns for file in folder.glob(p)})
     listed = f"; there is {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}" if found else ""

@@ -21,11 +21,11 @@ from nmt.checks import at_least, positive
 from nmt.config.explain import explained
 from nmt.config.roots import to_config
 from nmt.errors import Problems, UserError, suggest
-from nmt.files import misfits, read_json
+from nmt.files import OUTPUTS, misfits, read_json
 
 PREFIX = "sweep."
 """Begin of the keys of a sweep."""
-HOME = "outputs/multirun"
+HOME = f"{OUTPUTS}/multirun"
 """Folder of the sweeps that are told no other."""
 MAX_FOLDER = 80
 """Longest name of the folder of a sweep."""

@@ -20,15 +20,13 @@ from nmt import __version__
 from nmt.disk_cache import cache_dir
 from nmt.doctor.findings import Finding, Severity
 from nmt.extras import EXTRAS
-from nmt.files import FULL
+from nmt.files import FULL, OUTPUTS
 from nmt.runs.directory import PACKAGES, cpu_name
 from nmt.runtime import cores_allowed
 
 CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 LITTLE_DISK, LITTLE_MEMORY = 5 << 30, 4 << 30
 """Bytes below which a training is told to be tight."""
-OUTPUTS = Path("outputs")
-"""Folder in which a training puts its run, unless run=... names another."""
 
 
 @dataclass
@@ -194,7 +192,7 @@ def _kernels() -> Iterator[Fact | Finding]:
 def _folders() -> Iterator[Fact | Finding]:
     for name, folder, way_out in (
         ("cache", cache_dir(), "set NMT_CACHE to a folder that can be written"),
-        ("outputs", OUTPUTS.absolute(), "start in a folder that can be written, or set run=..."),
+        ("outputs", Path(OUTPUTS).absolute(), "start in a folder that can be written, or set run=..."),
         ("temporary", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written"),
     ):
         there = next(path for path in (folder, *folder.parents) if path.exists())

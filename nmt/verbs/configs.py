@@ -30,6 +30,7 @@ from nmt.data.pairs import DataConfig
 from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError
+from nmt.files import OUTPUTS
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.configs import SelectionConfig, Side
 from nmt.serving.configs import ServingConfig
@@ -271,7 +272,7 @@ class DistilOptions(SelectionConfig):
     """Weight of the original training pairs; that of synthetic ones is 1. 0: synthetic pairs alone."""
     backward_tag: str | None = None
     """Tag in front of back-translated sources in training, such as bt for <bt> (Caswell et al. 2019)."""
-    folder: str = "outputs/stages"
+    folder: str = f"{OUTPUTS}/stages"
     """Folder of the stages; trainings with the same teachers, text and search share them."""
     train: bool = True
     """Train the student; false: only make the stages, and print the data of the student."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.composed import Composed
+from nmt.files import OUTPUTS
 from nmt.runs.requirements import require_all
 from nmt.runs.train import train
 from nmt.runtime_config import require_one_process
@@ -28,7 +29,7 @@ def run(trial: Composed) -> dict[str, Any]:
         elif cfg.debug is Debug.overfit:
             overfit(training, folder)
         elif cfg.debug is Debug.profile:
-            profile(training, folder, Path("outputs", "profiles", f"{run_dir.name}.json"))
+            profile(training, folder, Path(OUTPUTS, "profiles", f"{run_dir.name}.json"))
         else:
             dry_run(training, folder)
     return {}
