@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from nmt.cli import main
 from nmt.config.help import field_docs
+from nmt.decoding.metrics import METRICS
 from nmt.models.configs import DecoderOnlyConfig
+from nmt.training.tracking_config import SINKS
+from nmt.training.trainer_config import MEASURES
 from nmt.verbs import VERBS
 
 
@@ -42,6 +47,23 @@ def test_help_of_a_key_finds_it_in_choices_that_are_not_in_force(capsys: pytest.
     assert text.startswith("with adapt.name=lora also: adapt.rank=8 Columns of the one")
     assert "adapt.alpha" not in text
     assert "objective.alignments=null" in shown(capsys, "train", "--help", "objective.alignments")
+
+
+@pytest.mark.parametrize(
+    ("verb", "key", "rows"),
+    [
+        ("train", "metrics", METRICS),
+        ("evaluate", "metrics", METRICS),
+        ("train", "trainer.measures", MEASURES),
+        ("train", "tracking.sinks", SINKS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_key_that_names_rows_of_a_table_names_all(
+    verb: str, key: str, rows: Iterable[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {word.strip(",;:().") for word in shown(capsys, verb, "--help", key).split()}
+    assert {*rows} <= words
 
 
 def test_help_of_a_group_that_is_no_part(capsys: pytest.CaptureFixture[str]) -> None:
