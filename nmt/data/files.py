@@ -303,9 +303,7 @@ def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
     def whole_lines() -> Iterator[str]:
         for number, line in enumerate(read_lines(path, key), start=1):
             if is_cut(line):  # perhaps inside of quotes, so that no row after it would be right
-                raise UserError(
-                    f"{key}: {path}:{number} has more than {MAX_LINE_CHARS:,} characters; remove it"
-                )
+                raise _cut_row(f"{key}: {path}:{number}")
             yield f"{line}\n"
 
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_CHARS))
@@ -330,6 +328,8 @@ def _rows(split: Iterator[tuple[int, list[str]]], path: Path, cfg: TableConfig, 
     _, first = next(split)
     if _is_blank(first):
         raise _blank_row(f"{key}: {path}:1")
+    if len(first) == 1 and is_cut(first[0]):  # its columns are those of all rows
+        raise _cut_row(f"{key}: {path}:1")
     header, columns = first, [*cfg.columns, *cfg.document_columns]
     by_number = all(column.isdecimal() for column in columns)
     if by_number:
@@ -378,6 +378,10 @@ def _is_blank(row: list[str]) -> bool:
 
 def _blank_row(where: str) -> UserError:
     return UserError(f"{where}: the line is blank; remove it")
+
+
+def _cut_row(where: str) -> UserError:
+    return UserError(f"{where} has more than {MAX_LINE_CHARS:,} characters; remove it")
 
 
 def _require_weights(cfg: TableConfig, texts: Sequence[str], where: str) -> None:

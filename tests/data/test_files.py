@@ -523,3 +523,9 @@ def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f"en,de\n{'a' * (MAX_LINE_CHARS + 1)},b\nc,d\n")
     with pytest.raises(UserError, match=r"train.csv:2 has more than 1,048,576 characters; remove it$"):
         stream(FilesData(train=str(tmp_path / "train.csv")), Split.train).read()
+
+
+def test_a_first_row_that_is_too_long_is_not_taken_for_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", f"{'a' * (MAX_LINE_CHARS + 1)}\tb\nc\td\n")
+    expected = f"data.train: {path}:1 has more than 1,048,576 characters; remove it"
+    assert error_of(FilesData(train=str(path), src_column="1", tgt_column="2")) == expected
