@@ -24,6 +24,9 @@ BLOCK = 256
 """Weights that have one scale, in rows that such blocks divide; another row has one scale."""
 LEAST_WEIGHTS = 4096
 """Weights of the smallest matrix whose moments have 8 bits."""
+DROPPED_BITS = 15
+"""Last bits of a float32 that do not count for its level: the others are exact to 0.4%."""
+FIRSTS = 1 << (32 - DROPPED_BITS)
 CHUNK = 1 << 22
 """Weights whose moments are in float32 at a time, while they are updated."""
 
@@ -108,8 +111,8 @@ def _write(moments: dict[str, Tensor], name: str, values: Tensor) -> None:
     blocks = values.view(*scales.shape, -1)
     torch.amax(blocks.abs(), -1, out=scales)
     shares = blocks / scales.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
-    levels = _levels(name, kept.device)
-    kept.copy_(torch.bucketize(shares, (levels[1:] + levels[:-1]) / 2, out_int32=True).view_as(kept))
+    firsts = (shares.view(torch.int32) >> DROPPED_BITS) & (FIRSTS - 1)
+    kept.copy_(_nearest(name, kept.device)[firsts.long()].view_as(kept))
 
 
 @functools.cache
@@ -125,6 +128,14 @@ def _levels(name: str, device: torch.device) -> Tensor:
     shares = [10.0**-power * (0.1 + 0.9 * step) for power, step in steps]
     lowest = [0.0, *(-share for share in shares)] if signed else [min(shares) / 2]
     return torch.tensor(sorted([*lowest, *shares]), device=device)
+
+
+@functools.cache
+def _nearest(name: str, device: torch.device) -> Tensor:
+    """Return the number of the nearest level of a moment for each beginning of the bits of a share."""
+    middles = (torch.arange(FIRSTS, dtype=torch.int32) << DROPPED_BITS) + (1 << (DROPPED_BITS - 1))
+    levels = _levels(name, torch.device("cpu"))
+    return torch.bucketize(middles.view(torch.float32), (levels[1:] + levels[:-1]) / 2).byte().to(device)
 
 
 def build_adamw_8bit(cfg: AdamW8bitConfig, model: nn.Module) -> torch.optim.Optimizer:
