@@ -43,20 +43,17 @@ def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list
     own = runs_of(list(typed.values()), "run")
     if own and all(map(may_change, typed)) and any(Path(own[0]).glob("checkpoints/step_*")):
         return _continued(own[0], [*typed])
+    base, lines = "", list[str]()
+    if "data" in typed and "experiment" not in typed:
+        name = str(typed["data"].value())
+        base = _built_on(name, flags)
+        known = {name, base} & {*choices(verb, "experiment", flags)}
+        if base != name and known == {base} and not verb.data_from:  # where all data has one recipe
+            lines = [f"experiment={base}"]
+        base = name if name in known else base  # which may have a recipe of its own
     if init := runs_of(list(typed.values()), "init.run"):
-        return _followed(init[0], typed)
-    if "data" not in typed or "experiment" in typed:
-        return []
-    name = str(typed["data"].value())
-    base = _built_on(name, flags)
-    if base != name and {name, base} & {*choices(verb, "experiment", flags)} == {base}:
-        return [f"experiment={base}", *_model_of(base, typed)]
-    return _model_of(name, typed)
-
-
-def _model_of(data: str, typed: Mapping[str, Override]) -> list[str]:
-    """Return the override for a model by the corpus, where `data` does not say how large it is."""
-    return ["model=by_corpus"] if data in small_data.CORPORA and "model" not in typed else []
+        return [*lines, *_followed(init[0], typed)]
+    return [*lines, *(["model=by_corpus"] if base in small_data.CORPORA and "model" not in typed else [])]
 
 
 def _built_on(data: str, flags: argparse.Namespace) -> str:

@@ -302,8 +302,9 @@ class Examination:
         longest = np.maximum(src.chars, tgt.chars)
         unread = longest > MAX_LINE_CHARS
         self.gallery.add("unread", unread, first, sides, longest.astype(np.float64))
-        over_long = (longest > self.whole.max_chars) & ~unread
-        self.gallery.add("over_long", over_long, first, sides, longest.astype(np.float64))
+        if self.split is Split.train and self.cfg.has_source:  # of which training drops them
+            over_long = (longest > self.whole.max_chars) & ~unread
+            self.gallery.add("over_long", over_long, first, sides, longest.astype(np.float64))
         empty = tgt.words == 0
         self.gallery.add("empty", empty | (src.words == 0) if self.cfg.has_source else empty, first, sides)
         self._foreign(src, tgt, first, sides)

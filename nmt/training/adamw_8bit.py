@@ -3,8 +3,8 @@
 A moment of a matrix is one of 256 levels for each weight, and a scale for each block of a row: the largest
 value in the block. Levels are dense near the scale and reach down to a ten-millionth of it. Unlike there, the
 second moment is kept as its root, which is what an update divides by: it then reaches as far down as the
-first, so that no weight moves far because its divisor was rounded to nothing. Vectors and small matrices keep
-float32.
+first, so that no weight moves far because its divisor was rounded to nothing. Vectors and narrow matrices
+keep float32.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nmt.training.optimizer_configs import AdamW8bitConfig
 COUNT, FIRST, ROOT, SCALE = "step", "exp_avg", "exp_avg_sq_root", "_scale"
 BLOCK = 256
 """Weights that have one scale, in rows that such blocks divide; another row has one scale."""
-LEAST_WEIGHTS = 4096
-"""Weights of the smallest matrix whose moments have 8 bits."""
+LEAST_COLUMNS = 64
+"""Weights in a row of the narrowest matrix whose moments have 8 bits; the rows of a vocabulary may change."""
 DROPPED_BITS = 15
 """Last bits of a float32 that do not count for its level: the others are exact to 0.4%."""
 FIRSTS = 1 << (32 - DROPPED_BITS)
@@ -49,9 +49,9 @@ class AdamW8bit(torch.optim.Optimizer):
     def new_state(self, parameter: Tensor) -> dict[str, Tensor]:
         """Return what is kept of a parameter before its first update."""
         state = {COUNT: torch.zeros(())}
-        if parameter.ndim < 2 or parameter.numel() < LEAST_WEIGHTS:
+        rows = parameter.detach().flatten(1) if parameter.ndim > 1 else None
+        if rows is None or rows.shape[1] < LEAST_COLUMNS:
             return state | {name: torch.zeros_like(parameter) for name in (FIRST, ROOT)}
-        rows = parameter.detach().flatten(1)
         scales = rows[:, : _blocks(rows.shape[1])]
         for name in (FIRST, ROOT):
             state[name] = torch.zeros_like(rows, dtype=torch.uint8)
@@ -87,10 +87,10 @@ def _blocks(columns: int) -> int:
 
 def _in_chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Yield the same rows of all tensors, as matrices, as many as have `CHUNK` weights; vectors whole."""
-    rows = [x.reshape(len(x), -1) if x.ndim > 1 else x for x in tensors]
+    rows = [x.flatten(1) if x.ndim > 1 else x for x in tensors]
     weights = rows[0]
-    count = len(weights) if weights.ndim < 2 else max(1, CHUNK // weights.shape[1])
-    for first in range(0, len(weights), count):
+    count = CHUNK // weights.shape[1] if weights.ndim > 1 else len(weights)
+    for first in range(0, len(weights), max(1, count)):  # a process may have no part of a tensor
         yield [x[first : first + count] for x in rows]
 
 

@@ -63,6 +63,11 @@ def run(trial: Composed) -> dict[str, Any]:
         )
     if now.absolute() == then.absolute():
         raise UserError(f"output={now} is the run itself; choose another folder for the repetition")
+    if stored.trainer.max_minutes:
+        tell(
+            f"trainer.max_minutes={stored.trainer.max_minutes:g} ends a training by the clock: the "
+            "repetition may have more or fewer updates"
+        )
     again = repetition(stored, RunDirectory(then), now)
     check(again)
     _require_same_data(again, RunDirectory(then))

@@ -23,6 +23,7 @@ from nmt.config.small_data import (
     KEYS,
     NOMINAL,
     OPEN,
+    VOCABULARY,
     WITHOUT_RECIPE,
     filled,
     open_keys,
@@ -40,6 +41,7 @@ from nmt.errors import UserError
 from nmt.models.configs import TransformerConfig
 from nmt.verbs import VERBS
 from nmt.verbs.configs import TrainVerbConfig
+from tests.runs.untrained import untrained
 
 RECIPE = "experiment=small_data"
 NUMBERS = sorted({round(10 ** (e / 8)) for e in range(8, 56)} | {50, 500, 29_000, 500_000})
@@ -403,6 +405,12 @@ def test_a_choice_of_data_of_the_user_has_the_recipe_of_what_it_is_built_on(
         assert composed.to_training()[0].tokenizer.vocab_size == 8000
     with pytest.raises(UserError, match="missing"):
         compose(VERBS["train"], [*mine, "data=bad"])
+    run = untrained(tmp_path / "run")
+    student = compose(VERBS["distil"], [*mine, "data=greek", f"teacher={run}"])[0]
+    assert student.cfg == compose(VERBS["distil"], [*corpus[1:], f"teacher={run}"])[0].cfg  # of all data
+    start = [f"init={run}", "init.vocabulary=remap"]
+    assert VOCABULARY in open_keys(compose(VERBS["train"], [*mine, "data=greek", *start])[0].cfg)
+    capsys.readouterr()
     (tmp_path / "own" / "experiment").mkdir()
     (tmp_path / "own" / "experiment" / "greek.yaml").write_text(
         "# @package _global_\ntokenizer:\n  vocab_size: 90\n"

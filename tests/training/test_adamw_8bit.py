@@ -94,6 +94,16 @@ def test_no_weight_jumps_whose_gradient_is_small_beside_others(smallest: float) 
     assert (layer.weight - before).abs().max() < 30 * 4 * RATE
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_the_number_of_rows_changes_no_form(rows: int) -> None:
+    """Vocabularies grow, and a process of several may have no row."""
+    shape = (rows, 64)
+    layer, optimizer = trained(AdamW8bitConfig(), shape, lambda step: torch.randn(shape), range(2))
+    kept = optimizer_tensors(optimizer, layer)
+    assert kept[f"weight/{FIRST}"].dtype is torch.uint8
+    assert kept[f"weight/{FIRST}{SCALE}"].shape == (rows, 1)
+
+
 def test_chunks_of_rows_are_updated_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (50, 256)
     whole, _ = trained(AdamW8bitConfig(), shape, lambda step: torch.randn(shape))
