@@ -203,7 +203,8 @@ def _lines_on_data(
     src, tgt = session.pairs.src_lengths, session.pairs.tgt_lengths
     lengths = f"{src.mean():.1f} source and {tgt.mean():.1f} target tokens each"
     unit = "training pairs" if found.data.has_source else "lines of training text"
-    yield f"data        {first} {found.num_pairs:,} {unit}; {lengths}"
+    kept = f", of which {len(src):,} are kept" if len(src) < found.num_pairs and found.data.has_source else ""
+    yield f"data        {first} {found.num_pairs:,} {unit}{kept}; {lengths}"
     for name, indices in (("usual", batches[0]), ("largest", largest)):
         S, T = int(src[indices].max()), int(tgt[indices].max())
         B = len(indices)

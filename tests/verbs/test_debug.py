@@ -189,6 +189,17 @@ def test_a_dry_run_shows_what_a_training_would_take(folder: Path, capsys: pytest
     assert files(folder) == []
 
 
+def test_a_dry_run_says_how_many_pairs_filters_leave(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TINY, "dry_run=true", "data.filters=[{name: duplicates}, {name: length, max: 30}]"]) == 0
+    shown = capsys.readouterr().out
+    found = re.search(r"data +(all|the first) ([\d,]+) training pairs, of which ([\d,]+) are kept; ", shown)
+    assert found, shown
+    read, kept = (int(number.replace(",", "")) for number in found.groups()[1:])
+    assert 0 < kept < read
+
+
 def test_a_dry_run_counts_what_checkpoints_share_once(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
