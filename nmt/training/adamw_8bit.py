@@ -87,6 +87,7 @@ def _blocks(columns: int) -> int:
 
 def _in_chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Yield the same rows of all tensors, as matrices, as many as have `CHUNK` weights; vectors whole."""
+    assert tensors[0].is_contiguous(), "rows of weights would be copies"
     rows = [x.flatten(1) if x.ndim > 1 else x for x in tensors]
     weights = rows[0]
     count = CHUNK // weights.shape[1] if weights.ndim > 1 else len(weights)
