@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import submitit
 
 from nmt.cli import report
 from nmt.config.sweeps import SlurmConfig
@@ -80,6 +81,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FAKE", str(fake))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nmt.sweeps.slurm.FILE_SECONDS", 0.0)
+    submitit.SlurmJob.watcher.clear()  # of jobs of other tests, which have the same numbers
     return fake
 
 
