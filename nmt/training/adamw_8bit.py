@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.training.ema import part_of_process
-from nmt.training.optimizer import parameter_groups
+from nmt.training.optimizer import OneByOne, parameter_groups
 from nmt.training.optimizer_configs import AdamW8bitConfig
 
 COUNT, FIRST, ROOT, SCALE = "step", "exp_avg", "exp_avg_sq_root", "_scale"
@@ -31,23 +31,10 @@ CHUNK = 1 << 22
 """Weights whose moments are in float32 at a time, while they are updated."""
 
 
-class AdamW8bit(torch.optim.Optimizer):
+class AdamW8bit(OneByOne):
     """AdamW with moments of 8 bits, whose rows are those of the weights."""
 
-    def __init__(self, groups: list[dict[str, object]], betas: tuple[float, float], eps: float):
-        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0})
-        self._betas, self._eps = betas, eps
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group["lr"], group["weight_decay"])
-
     def new_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Return what is kept of a parameter before its first update."""
         state = {COUNT: torch.zeros(())}
         rows = parameter.detach().flatten(1) if parameter.ndim > 1 else None
         if rows is None or rows.shape[1] < LEAST_COLUMNS:
@@ -58,14 +45,11 @@ class AdamW8bit(torch.optim.Optimizer):
             state[name + SCALE] = torch.zeros_like(scales, dtype=torch.float32)
         return state
 
-    def _update(self, parameter: Tensor, rate: float, weight_decay: float) -> None:
+    def update(self, parameter: Tensor, state: dict[str, Tensor], rate: float, weight_decay: float) -> None:
         """Move a parameter against its first moment, divided by the root of its second one."""
         assert parameter.grad is not None
-        state = self.state[parameter]
-        if not state:
-            state.update(self.new_state(parameter))
         state[COUNT] += 1
-        step, (beta1, beta2) = float(state[COUNT]), self._betas
+        step, (beta1, beta2) = float(state[COUNT]), self.betas
         names = [name for name in state if name != COUNT]
         tensors = map(part_of_process, (parameter, parameter.grad, *map(state.__getitem__, names)))
         for weights, gradient, *kept in _in_chunks([*tensors]):
@@ -73,7 +57,7 @@ class AdamW8bit(torch.optim.Optimizer):
             first, root = _read(moments, FIRST), _read(moments, ROOT)
             first.lerp_(gradient, 1.0 - beta1)
             root.square_().mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2).sqrt_()
-            divisor = (root / (1.0 - beta2**step) ** 0.5).add_(self._eps)
+            divisor = (root / (1.0 - beta2**step) ** 0.5).add_(self.eps)
             weights.mul_(1.0 - rate * weight_decay)
             weights.addcdiv_(first, divisor, value=-rate / (1.0 - beta1**step))
             _write(moments, FIRST, first)

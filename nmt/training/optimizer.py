@@ -9,7 +9,8 @@ Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,33 @@ def build_adafactor(cfg: AdafactorConfig, model: nn.Module) -> torch.optim.Optim
         eps=(None, cfg.min_scale),
         d=cfg.clip_update,
     )
+
+
+class OneByOne(torch.optim.Optimizer, ABC):
+    """Base of optimizers of ours that update each tensor by itself, and have the moments of Adam."""
+
+    def __init__(self, groups: list[dict[str, object]], betas: tuple[float, float], eps: float):
+        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0})
+        self.betas, self.eps = betas, eps
+
+    @abstractmethod
+    def new_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        """Return what is kept of a parameter before its first update."""
+
+    @abstractmethod
+    def update(self, parameter: Tensor, state: dict[str, Tensor], rate: float, weight_decay: float) -> None:
+        """Update a parameter that has a gradient, and what is kept of it."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    if not state:
+                        state.update(self.new_state(parameter))
+                    self.update(parameter, state, group["lr"], group["weight_decay"])
 
 
 class Sgd(torch.optim.SGD):
@@ -141,10 +169,9 @@ def _own_groups(model: nn.Module, cfg: OptimizerConfig) -> dict[int, WeightGroup
 
 def reserved(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> list[Tensor]:
     """Return tensors as large as what the optimizer will keep of some parameters, or larger: two moments."""
-    new_state: Callable[[Tensor], dict[str, Tensor]] | None = getattr(optimizer, "new_state", None)
-    if new_state is None:
-        return [torch.empty_like(x) for x in parameters for _ in range(2)]
-    return [kept for x in parameters for kept in new_state(x).values()]
+    if isinstance(optimizer, OneByOne):
+        return [kept for x in parameters for kept in optimizer.new_state(x).values()]
+    return [torch.empty_like(x) for x in parameters for _ in range(2)]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

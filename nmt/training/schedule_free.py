@@ -11,44 +11,33 @@ import torch
 from torch import Tensor, nn
 
 from nmt.training.ema import part_of_process
-from nmt.training.optimizer import parameter_groups
+from nmt.training.optimizer import OneByOne, parameter_groups
 from nmt.training.optimizer_configs import ScheduleFreeConfig
 
 ITERATE, SECOND_MOMENT, COUNT, WEIGHT_SUM = "iterate", "exp_avg_sq", "step", "weight_sum"
 
 
-class ScheduleFree(torch.optim.Optimizer):
+class ScheduleFree(OneByOne):
     """Schedule-Free AdamW, whose weights are the points y; each has the state of its own z."""
 
-    def __init__(self, groups: list[dict[str, object]], beta1: float, beta2: float, eps: float):
-        super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0})
-        self._beta1, self._beta2, self._eps = beta1, beta2, eps
+    def new_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        moment = torch.zeros_like(parameter, requires_grad=False)
+        sums = {COUNT: torch.zeros(()), WEIGHT_SUM: torch.zeros((), dtype=torch.float64)}
+        return {ITERATE: parameter.detach().clone(), SECOND_MOMENT: moment, **sums}
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group["lr"], group["weight_decay"])
-
-    def _update(self, parameter: Tensor, rate: float, weight_decay: float) -> None:
+    def update(self, parameter: Tensor, state: dict[str, Tensor], rate: float, weight_decay: float) -> None:
         """Move z by Adam's second moment alone, and y with it (algorithm 1, with the weights lr^2)."""
-        state = self.state[parameter]
-        if not state:
-            state[ITERATE] = parameter.detach().clone()
-            state[SECOND_MOMENT] = torch.zeros_like(parameter)
-            state[COUNT], state[WEIGHT_SUM] = torch.zeros(()), torch.zeros((), dtype=torch.float64)
         assert parameter.grad is not None
+        beta1, beta2 = self.betas
         points = (parameter, state[ITERATE], state[SECOND_MOMENT], parameter.grad)
         y, z, moment, gradient = map(part_of_process, points)
         state[COUNT] += 1
         state[WEIGHT_SUM] += rate**2
         share = _share(rate, state[WEIGHT_SUM])
-        moment.mul_(self._beta2).addcmul_(gradient, gradient, value=1.0 - self._beta2)
-        scale = (moment / (1.0 - self._beta2 ** float(state[COUNT]))).sqrt_().add_(self._eps)
+        moment.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+        scale = (moment / (1.0 - beta2 ** float(state[COUNT]))).sqrt_().add_(self.eps)
         direction = (gradient / scale).add_(y, alpha=weight_decay)
-        y.lerp_(z, share).add_(direction, alpha=rate * (self._beta1 * (1.0 - share) - 1.0))
+        y.lerp_(z, share).add_(direction, alpha=rate * (beta1 * (1.0 - share) - 1.0))
         z.sub_(direction, alpha=rate)
 
     def decay_of_average(self, step: int) -> float:
@@ -63,7 +52,7 @@ class ScheduleFree(torch.optim.Optimizer):
             if group["lr"] and parameter in self.state
         ]
         share = found[0] if found else 0.0
-        return (1.0 - share) * (1.0 - self._beta1) / (1.0 - self._beta1 + share * self._beta1)
+        return (1.0 - share) * (1.0 - self.betas[0]) / (1.0 - self.betas[0] + share * self.betas[0])
 
 
 def _share(rate: float, weight_sum: Tensor) -> float:
@@ -73,4 +62,4 @@ def _share(rate: float, weight_sum: Tensor) -> float:
 
 def build_schedule_free(cfg: ScheduleFreeConfig, model: nn.Module) -> torch.optim.Optimizer:
     """Return Schedule-Free AdamW over the parameters of `model`."""
-    return ScheduleFree(parameter_groups(model, cfg), cfg.beta1, cfg.beta2, cfg.eps)
+    return ScheduleFree(parameter_groups(model, cfg), cfg.betas, cfg.eps)
