@@ -11,6 +11,7 @@ Slurm sends SIGUSR1 ahead of a time limit (`#SBATCH --signal`), and `requeue_job
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -46,7 +47,7 @@ class StopRequest:
     were there before come back at the end.
     """
 
-    def __init__(self, grace_seconds: float = 25.0):
+    def __init__(self, grace_seconds: float = math.inf):
         self.grace_seconds = grace_seconds
         self.signal: signal.Signals | None = None
         self.before_leaving: Callable[[], None] = lambda: None
