@@ -64,8 +64,19 @@ RESUMABLE = (
     "trainer.keep_*",
     "trainer.patience",
     "trainer.average*",
+    "trainer.changes",
 )
-"""Keys that may differ when a run goes on: they change how long it trains and what it reports."""
+"""Keys that may differ when a run goes on: they change how long it trains, what it reports, and, of updates
+to come, `trainer.changes`."""
+
+CHANGES = {
+    "schedule.factor": "rate_factor",
+    "schedule.peak_rate": "rate_factor",
+    "model.*dropout": "dropout_factor",
+    "trainer.accumulate": "accumulate",
+    "trainer.batch_tokens": "accumulate",
+}
+"""What `trainer.changes` has for keys that a run keeps."""
 
 
 def to_plain(cfg: object) -> dict[str, Any]:
@@ -187,23 +198,27 @@ def may_change(key: str) -> bool:
     return matches(key, RESUMABLE)
 
 
-def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path) -> list[str]:
-    """Return `difference`, unless the run in `run_dir` cannot go on under the new config.
+def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path, step: int) -> list[str]:
+    """Return `difference`, unless the run in `run_dir` cannot go on after `step` under the new config.
 
     Raises:
         UserError: a value that must not change differs; the message lists all such values.
     """
     further = stored.objective.further_keys
     fixed = [
-        f"{key}: {old} -> {value}{_chosen_by(key, stored, new)}"
+        (key, old, value)
         for key, old, value in _changes(stored, new)
-        if not may_change(key) or matches(key, further) or _moves_decay_or_stage(key, stored)
+        if not may_change(key)
+        or matches(key, further)
+        or _moves_decay_or_stage(key, stored)
+        or _changes_the_past(key, stored, new, step)
     ]
     if fixed:
-        lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *fixed])
+        differing = [f"{key}: {old} -> {value}{_reason(key, stored, new, step)}" for key, old, value in fixed]
+        lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *differing])
         raise UserError(
             f"{lines}\nsay nmt train run={run_dir} alone to go on with the config there, give its values, or "
-            "start a new run with another run=..."
+            f"start a new run with another run=...{_hint([key for key, old, _ in fixed if old], step)}"
         )
     return difference(stored, new)
 
@@ -213,8 +228,19 @@ def matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(key, pattern) for pattern in patterns)
 
 
-def _chosen_by(key: str, stored: TrainConfig, new: TrainConfig) -> str:
-    """Return which key the new value of `key` comes from, where it may have been left to another one."""
+def _hint(fixed: Sequence[str], step: int) -> str:
+    """Return how to change from the next update on what cannot be changed for all of a run, if it can be."""
+    names = {name: None for key in fixed for pattern, name in CHANGES.items() if fnmatch(key, pattern)}
+    if not names:
+        return ""
+    values = ", ".join([f"step: {step + 1}", *(f"{name}: ..." for name in names)])
+    return f"; from the next update on, 'trainer.changes=[{{{values}}}]' changes it"
+
+
+def _reason(key: str, stored: TrainConfig, new: TrainConfig, step: int) -> str:
+    """Return why the new value of `key` cannot be, where that is not plain."""
+    if _changes_the_past(key, stored, new, step):
+        return f" (what it has up to update {step}, the newest checkpoint, must stay)"
     moved = key == "trainer.best_metric" and stored.metrics != new.metrics
     if not moved or new.trainer.best_metric != default_best(new.metrics):
         return ""
@@ -223,6 +249,11 @@ def _chosen_by(key: str, stored: TrainConfig, new: TrainConfig) -> str:
 
 def _moves_decay_or_stage(key: str, stored: TrainConfig) -> bool:
     return key == "trainer.max_steps" and (decay_follows_limit(stored) or stored.data.stages_follow_limit)
+
+
+def _changes_the_past(key: str, stored: TrainConfig, new: TrainConfig, step: int) -> bool:
+    before, after = (cfg.trainer.changes_until(step) for cfg in (stored, new))
+    return key == "trainer.changes" and before != after
 
 
 def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:

@@ -122,7 +122,7 @@ class RunDirectory:
         """
         if self.config_file.exists():
             self._settle()
-        trained, cfg = bool(self.checkpoints.steps()), self.with_found(cfg)
+        trained, cfg = self.checkpoints.steps(), self.with_found(cfg)
         if not self.config_file.exists() and (trained or Tokenizer.exists(self.path)):
             raise UserError(
                 f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
@@ -130,7 +130,7 @@ class RunDirectory:
             )
         if trained:
             self.verify()
-            return not refuse_difference(load_config(self.config_file), cfg, self.path)
+            return not refuse_difference(load_config(self.config_file), cfg, self.path, trained[-1])
         tokenizers = self.path.glob("tokenizer*.model")
         for leftover in (
             self._manifest,

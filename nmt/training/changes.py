@@ -5,6 +5,8 @@ A value is a function of the number of the update alone, so that a run that goes
 
 from __future__ import annotations
 
+import dataclasses
+
 from torch import nn
 
 from nmt.errors import Log, UserError
@@ -34,6 +36,6 @@ class Changes:
             module.rate = factor * rate
         for change in self._cfg.all_changes():
             if change.step == step:
-                named = {"accumulate": change.accumulate, "dropout_factor": change.dropout_factor}
-                values = [f"{name}={value}" for name, value in named.items() if value is not None]
+                named = dataclasses.asdict(change).items()
+                values = [f"{name}={value}" for name, value in named if name != "step" and value is not None]
                 log(f"step {step}: from here on with {' and '.join(values)} (trainer.changes)")

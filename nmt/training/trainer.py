@@ -275,7 +275,8 @@ class Trainer:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of update `step`."""
-        return rate(step, self.schedule_cfg, self.schedule._replace(num_cuts=self.train_state.num_cuts))
+        context = self.schedule._replace(num_cuts=self.train_state.num_cuts)
+        return self.cfg.rate_factor_at(step) * rate(step, self.schedule_cfg, context)
 
     def _update(self, pairs: EncodedPairs, group: Sequence[Indices]) -> None:
         """Update the weights by the gradient of the loss per target token, over all batches of the group."""

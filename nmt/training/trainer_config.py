@@ -46,6 +46,7 @@ class Change:
     step: int
     accumulate: int | None = None
     dropout_factor: float | None = None
+    rate_factor: float | None = None
 
     @classmethod
     def of(cls, key: str, entry: object) -> Change:
@@ -61,10 +62,9 @@ class Change:
                 raise UserError(
                     f"unknown key {key}.{name}{suggest(str(name), known)}; there are {', '.join(known)}"
                 )
-            least = {"step": 2, "accumulate": 1, "dropout_factor": 0}[name]
-            kinds = (int, float) if name == "dropout_factor" else (int,)
+            least = {"step": 2, "accumulate": 1}.get(name, 0)
+            kinds, number = ((int,), "whole number") if least else ((int, float), "number")
             if type(value) not in kinds or not least <= value < float("inf"):
-                number = "number" if name == "dropout_factor" else "whole number"
                 raise UserError(f"{key}.{name} must be a {number} of at least {least}, but is {value!r}")
         return cls(**entry)
 
@@ -91,7 +91,8 @@ class TrainerConfig:
     """Batches whose gradients are added up for one update, over all processes together."""
     changes: list[Any] = field(default_factory=list)
     """Values that hold from an update on, in ascending order of these, such as [{step: 1000, accumulate: 2},
-    {step: 5000, dropout_factor: 0.5}]: accumulate, and a factor on all dropout rates of the model."""
+    {step: 5000, dropout_factor: 0.5, rate_factor: 0.1}]: accumulate, and factors on all dropout rates of the
+    model and on the learning rate. A run may go on with others that hold after its newest checkpoint."""
     on_nonfinite: OnNonfinite = OnNonfinite.stop
     """What follows a loss or a gradient that is not finite: stop; skip leaves out that update; rollback
     returns to the newest regular checkpoint and goes on with the data behind that update."""
@@ -180,9 +181,13 @@ class TrainerConfig:
         """Return `changes`, checked."""
         return [Change.of(f"trainer.changes[{i}]", entry) for i, entry in enumerate(self.changes or [])]
 
+    def changes_until(self, step: int) -> list[Change]:
+        """Return the changes that hold in update `step`, or held before it."""
+        return [change for change in self.all_changes() if change.step <= step]
+
     def accumulate_at(self, step: int) -> int:
         """Return the number of batches of update `step`."""
-        values = [x.accumulate for x in self.all_changes() if x.step <= step and x.accumulate is not None]
+        values = [x.accumulate for x in self.changes_until(step) if x.accumulate is not None]
         return values[-1] if values else self.accumulate
 
     def num_updates(self, batches: int) -> int:
@@ -201,8 +206,12 @@ class TrainerConfig:
 
     def dropout_factor_at(self, step: int) -> float:
         """Return the factor on all dropout rates in update `step`."""
-        changes = [change for change in self.all_changes() if change.step <= step]
-        factors = [change.dropout_factor for change in changes if change.dropout_factor is not None]
+        factors = [x.dropout_factor for x in self.changes_until(step) if x.dropout_factor is not None]
+        return factors[-1] if factors else 1.0
+
+    def rate_factor_at(self, step: int) -> float:
+        """Return the factor on the learning rate of update `step`."""
+        factors = [x.rate_factor for x in self.changes_until(step) if x.rate_factor is not None]
         return factors[-1] if factors else 1.0
 
     def _require_batch_tokens(self) -> None:

@@ -92,9 +92,9 @@ def require_same_student(run_dir: Path, student: TrainConfig) -> None:
     """Raise `UserError`, before anything is translated, when the directory cannot be that of the student."""
     require_place(run_dir, OTHER_RUN)
     directory = RunDirectory(run_dir)
-    if directory.config_file.is_file() and directory.checkpoints.steps():
+    if directory.config_file.is_file() and (steps := directory.checkpoints.steps()):
         stored = load_config(directory.config_file)
-        refuse_difference(stored, directory.with_found(student), run_dir)
+        refuse_difference(stored, directory.with_found(student), run_dir, steps[-1])
 
 
 @dataclass

@@ -517,9 +517,9 @@ def test_what_an_objective_learns_from_decides_the_weights() -> None:
     for rule in rules:
         assert fingerprint(config(risk, rule)) != fingerprint(config(risk))
         assert fingerprint(config(rule)) == fingerprint(config())
-        assert refuse_difference(config(), config(rule), Path("runs/a"))
+        assert refuse_difference(config(), config(rule), Path("runs/a"), 0)
         with pytest.raises(UserError, match=re.escape(rule.partition("=")[0])):
-            refuse_difference(config(risk), config(risk, rule), Path("runs/a"))
+            refuse_difference(config(risk), config(risk, rule), Path("runs/a"), 0)
     assert fingerprint(config(risk, "decoding.beam_size=7")) == fingerprint(config(risk))
 
 
@@ -555,13 +555,13 @@ def test_a_run_goes_on_with_other_limits_and_another_search() -> None:
         "runtime.threads=1",
         "tracking.sinks=[]",
     )
-    assert len(refuse_difference(config(), new, Path("runs/a"))) == 9
-    assert refuse_difference(config(), config(), Path("runs/a")) == []
+    assert len(refuse_difference(config(), new, Path("runs/a"), 0)) == 9
+    assert refuse_difference(config(), config(), Path("runs/a"), 0) == []
 
 
 def test_a_run_does_not_go_on_as_another_one() -> None:
     with pytest.raises(UserError) as error:
-        refuse_difference(config(), config("model.d_model=256", "trainer.max_steps=9"), Path("runs/a"))
+        refuse_difference(config(), config("model.d_model=256", "trainer.max_steps=9"), Path("runs/a"), 0)
     assert str(error.value).splitlines() == [
         "runs/a belongs to a run with another config:",
         "  model.d_model: 128 -> 256",
@@ -570,15 +570,31 @@ def test_a_run_does_not_go_on_as_another_one() -> None:
     ]
 
 
+def test_what_holds_from_an_update_on_may_change_until_that_update() -> None:
+    first, second = "{step: 50, accumulate: 2}", "{step: 101, rate_factor: 0.5, dropout_factor: 0}"
+    old, new = (config(f"trainer.changes=[{listed}]") for listed in (first, f"{first},{second}"))
+    assert len(refuse_difference(old, new, Path("runs/a"), 100)) == 1
+    assert len(refuse_difference(new, old, Path("runs/a"), 100)) == 1
+    assert refuse_difference(config(), old, Path("runs/a"), 49)
+    for before, after, step in ((old, new, 101), (config(), old, 50), (old, config(), 50)):
+        with pytest.raises(UserError, match=rf"up to update {step}, the newest checkpoint, must stay\)"):
+            refuse_difference(before, after, Path("runs/a"), step)
+    other = config("model.dropout=0.3", "model.attention_dropout=0.1", "trainer.accumulate=2")
+    with pytest.raises(UserError) as error:
+        refuse_difference(config("model.dropout=0.1"), other, Path("runs/a"), 100)
+    values = "{step: 101, dropout_factor: ..., accumulate: ...}"
+    assert str(error.value).endswith(f"from the next update on, 'trainer.changes=[{values}]' changes it")
+
+
 def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
     old = config("schedule=cosine", "trainer.max_steps=1000")
     new = dataclasses.replace(old, trainer=dataclasses.replace(old.trainer, max_steps=2000))
     with pytest.raises(UserError, match=r"trainer\.max_steps: 1000 -> 2000"):
-        refuse_difference(old, new, Path("runs/a"))
+        refuse_difference(old, new, Path("runs/a"), 0)
     assert isinstance(old.schedule, CosineConfig)
     old.schedule.decay_steps = 1000
     new.schedule = old.schedule
-    assert refuse_difference(old, new, Path("runs/a")) == ["trainer.max_steps: 1000 -> 2000"]
+    assert refuse_difference(old, new, Path("runs/a"), 0) == ["trainer.max_steps: 1000 -> 2000"]
 
 
 def test_configs_are_instances_of_the_chosen_dataclasses() -> None:
@@ -602,17 +618,19 @@ def test_the_best_checkpoint_is_that_of_the_first_metric(overrides: tuple[str, .
 
 
 def test_other_metrics_may_not_change_how_the_best_checkpoint_is_chosen() -> None:
-    assert refuse_difference(config(), config("metrics=[bleu,ter]"), Path("runs/a"))
+    assert refuse_difference(config(), config("metrics=[bleu,ter]"), Path("runs/a"), 0)
     with pytest.raises(UserError) as error:
-        refuse_difference(config(), config("metrics=[chrf,bleu]"), Path("runs/a"))
+        refuse_difference(config(), config("metrics=[chrf,bleu]"), Path("runs/a"), 0)
     assert str(error.value).splitlines()[1] == (
         "  trainer.best_metric: bleu -> chrf (of metrics, unless it is set: the first of them whose higher "
         "values are better)"
     )
     with pytest.raises(UserError, match=r"bleu -> loss\n"):
-        refuse_difference(config(), config("metrics=[chrf,bleu]", "trainer.best_metric=loss"), Path("runs/a"))
+        refuse_difference(
+            config(), config("metrics=[chrf,bleu]", "trainer.best_metric=loss"), Path("runs/a"), 0
+        )
     old, new = (config("trainer.best_metric=bleu", f"metrics={m}") for m in ("[bleu]", "[chrf,bleu]"))
-    assert refuse_difference(old, new, Path("runs/a"))
+    assert refuse_difference(old, new, Path("runs/a"), 0)
     assert fingerprint(config("metrics=[chrf]")) != fingerprint(config())
     assert fingerprint(config("metrics=[bleu]")) == fingerprint(config())
 

@@ -1,4 +1,4 @@
-"""Values that change in the course of a training: the batches of an update, and dropout."""
+"""Values that change in the course of a training: the batches of an update, dropout, the learning rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGES: dict[str, Any] = {
     "changes": [
         {"step": 3, "accumulate": 2},
         {"step": 4, "dropout_factor": 0.5},
-        {"step": 6, "accumulate": 3, "dropout_factor": 0.0},
+        {"step": 6, "accumulate": 3, "dropout_factor": 0.0, "rate_factor": 0.1},
     ]
 }
 
@@ -33,13 +33,19 @@ def test_values_are_those_of_the_last_change() -> None:
     cfg = TrainerConfig(accumulate=5, **CHANGES)
     assert [cfg.accumulate_at(step) for step in range(1, 8)] == [5, 5, 2, 2, 2, 3, 3]
     assert [cfg.dropout_factor_at(step) for step in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0, 0]
+    assert [cfg.rate_factor_at(step) for step in range(1, 8)] == [1, 1, 1, 1, 1, 0.1, 0.1]
     assert [cfg.num_updates(batches) for batches in (0, 1, 5, 6, 16, 17, 20)] == [0, 1, 1, 2, 5, 6, 7]
 
 
 def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable[..., Trainer]) -> None:
     made = trainer(dropout=0.3, max_steps=7, **CHANGES)
     found, log = [], list[str]()
-    update = made._update
+    update, step_of_weights = made._update, made.amp_step.step
+    learning_rates, usual = list[float](), trainer(folder="usual", max_steps=7)
+
+    def watched_rate(learning_rate: float, unusable: Any) -> None:
+        learning_rates.append(learning_rate)
+        step_of_weights(learning_rate, unusable)
 
     def watched(pairs: Any, group: Any) -> None:
         update(pairs, group)
@@ -49,7 +55,10 @@ def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable
         found.append((made.train_state.step, len(group), made.gradients.accumulate, max(rates)))
 
     made._update = watched  # type: ignore[method-assign]
+    made.amp_step.step = watched_rate  # type: ignore[method-assign]
     fit(made)
+    factors = [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
+    assert learning_rates == [f * usual.learning_rate(step) for step, f in enumerate(factors, 1)]
     batches = len(made.plan(made.pairs_of_epoch(1, 0).part(0)))
     assert batches == 8  # 1 + 1 + 2 + 2 + 2, then an epoch from the sixth update on
     assert found == [
@@ -64,15 +73,16 @@ def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable
     made.changes = Changes(made.cfg, made.parallel_model.trained)
     made.changes.make(6, log.append)
     made.changes.make(7, log.append)
-    assert log == ["step 6: from here on with accumulate=3 and dropout_factor=0.0 (trainer.changes)"]
+    values = "accumulate=3 and dropout_factor=0.0 and rate_factor=0.1"
+    assert log == [f"step 6: from here on with {values} (trainer.changes)"]
 
 
 def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer]) -> None:
-    """Also where a run goes on right at a change, and in the middle of an epoch."""
+    """Also where a run goes on right at a change that it did not know of, and in the middle of an epoch."""
     straight = trainer(folder="straight", dropout=0.3, max_steps=7, **CHANGES)
     fit(straight)
-    for limit in (2, 4, 7):
-        again = resumed(trainer(dropout=0.3, max_steps=limit, **CHANGES))
+    for limit, known in ((2, 0), (4, 2), (7, 3)):
+        again = resumed(trainer(dropout=0.3, max_steps=limit, changes=CHANGES["changes"][:known]))
         fit(again)
     assert torch.equal(weights(again), weights(straight))
 
