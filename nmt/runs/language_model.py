@@ -81,7 +81,7 @@ def sampled_lines(
 ) -> Iterator[str]:
     """Yield `num` lines that begin with `prompt`, each sampled by itself to its end, or for `max_tokens`.
 
-    A line fits into one window of the model. A warning says how many lines have filled theirs.
+    A line fits into one window of the model. A warning says how many lines are as long as a line can be.
 
     Raises:
         UserError: the prompt has a line break, or leaves no room for a token.
@@ -102,13 +102,12 @@ def sampled_lines(
         with evaluating(model):
             found = draw_lines(model, before, numbers, cfg, longest=longest, device=trained.device)
         for tokens in found:
-            num_full += len(tokens) == longest < max_tokens
+            num_full += len(tokens) == longest
             yield prompt + decoded_text(trained.tokenizer, before, tokens)
     if num_full:
-        warn(
-            f"{num_full:,} of {num:,} lines end after {longest} tokens, perhaps unfinished: the model sees "
-            f"data.max_tokens={window} at most, the prompt and two before it among them"
-        )
+        seen = f"the model sees data.max_tokens={window} at most, the prompt and two before it among them"
+        limit = seen if longest < max_tokens else f"max_tokens={max_tokens}"
+        warn(f"{num_full:,} of {num:,} lines end after {longest} tokens, perhaps unfinished: {limit}")
 
 
 def _require_free(cfg: SamplingConfig) -> None:
