@@ -4,6 +4,7 @@ Knows runs and the formats of other programs; refuses to know the command line. 
 
     configs             The config of `nmt export`, and the marks of imported and exported runs; no torch.
     pieces              SentencePiece models rewritten for the ids of another vocabulary.
+    pickled             Weights in pickled files of torch, read without unpickling anything.
     foreign             Folders of models as `transformers` writes them.
     imported            What an import consists of, and weights that are named as in BART.
     marian              Models of Marian and OPUS-MT.

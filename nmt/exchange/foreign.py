@@ -1,6 +1,7 @@
 """Folders of models as `transformers` writes them: config.json, weights, and the files of a tokenizer.
 
-Reads them without that library. Nothing in a folder is executed: weights are tensors, other files are JSON.
+Reads them without that library. Nothing in a folder is executed: weights are tensors, in safetensors or in
+a pickle that is read as data, other files are JSON.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nmt.errors import UserError
+from nmt.exchange.pickled import Refused, read_weights
 from nmt.exchange.pieces import Segmenter
 from nmt.files import digest, load_json, misfits
 
-INDEX = "model.safetensors.index.json"
 MOST_BYTES = 1 << 26
 """Bytes of the largest JSON file; tokenizer.json of NLLB-200 has a quarter of it."""
-WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""Names of the file with the weights; the first that there is counts, whole or in the parts of an index."""
 
 
 class ForeignFolder:
@@ -30,7 +32,7 @@ class ForeignFolder:
     def __init__(self, path: Path):
         """Read config.json; raise `UserError` if there is none."""
         if not path.is_dir():
-            raise UserError(f"folder={path} is no folder; name one with config.json and model.safetensors")
+            raise UserError(f"folder={path} is no folder; name one with config.json and weights")
         self.path = path
         self.config = self.json("config.json")
 
@@ -75,12 +77,14 @@ class ForeignFolder:
         """Return all tensors by their names, as float32.
 
         Raises:
-            UserError: there are none in the format of safetensors, or a file is damaged.
+            UserError: there are none, or a file is damaged or asks for more than tensors.
         """
         tensors: dict[str, Tensor] = {}
         for file in self._weight_files():
             try:
-                tensors |= load_file(file)
+                tensors |= load_file(file) if file.suffix == ".safetensors" else read_weights(file)
+            except Refused as error:
+                raise UserError(f"{file} {error}") from error
             except (OSError, SafetensorError) as error:
                 raise UserError(f"{file} is damaged: {error}") from error
         return {name: x.float() if x.is_floating_point() else x for name, x in tensors.items()}
@@ -90,21 +94,24 @@ class ForeignFolder:
         return {file.name: digest(file) for file in self._weight_files()}
 
     def _weight_files(self) -> list[Path]:
-        if (self.path / INDEX).is_file():
-            found = self.json(INDEX).get("weight_map")
-            if not found or not isinstance(found, dict):
-                raise UserError(f"{self.path / INDEX} has no weight_map, the file of each weight")
-            names = sorted(set(map(str, found.values())))
-            if any(Path(name).name != name for name in names):
-                raise UserError(f"{self.path / INDEX} names files outside of its folder")
-            return [self._required(name) for name in names]
-        if (self.path / PICKLED).is_file() and not (self.path / WEIGHTS).is_file():
-            raise UserError(
-                f"{self.path} has its weights in {PICKLED} alone, a format that can run code when read; "
-                f"make {WEIGHTS} of it where you trust it, with from_pretrained and save_pretrained of "
-                "transformers"
-            )
-        return [self._required(WEIGHTS)]
+        for whole in WEIGHTS:
+            index = f"{whole}.index.json"
+            if (self.path / index).is_file():
+                return [self._required(name) for name in self._parts(index)]
+            if (self.path / whole).is_file():
+                return [self.path / whole]
+        raise UserError(f"{self.path} has neither {' nor '.join(WEIGHTS)}; one of them holds the weights")
+
+    def _parts(self, index: str) -> list[str]:
+        """Return the names of the files of an index; raise `UserError` if one is not of the folder."""
+        found = self.json(index).get("weight_map")
+        if not found or not isinstance(found, dict):
+            raise UserError(f"{self.path / index} has no weight_map, the file of each weight")
+        names = sorted(set(map(str, found.values())))
+        suffix = Path(index.removesuffix(".index.json")).suffix
+        if any(Path(name).name != name or Path(name).suffix != suffix for name in names):
+            raise UserError(f"{self.path / index} names files that are not {suffix} files of its folder")
+        return names
 
     def _required(self, name: str) -> Path:
         if not (self.path / name).is_file():

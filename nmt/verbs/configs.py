@@ -348,7 +348,7 @@ class ImportConfig:
     """Make a run directory of a model that another program has trained."""
 
     folder: str = MISSING
-    """Folder with config.json, model.safetensors and the files of a tokenizer, saved by transformers."""
+    """Folder with config.json, model.safetensors or pytorch_model.bin, and the files of a tokenizer."""
     run: str = MISSING
     """New run directory."""
     src: str = MISSING

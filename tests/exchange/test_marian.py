@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
+from safetensors.torch import load_file
 
 import nmt
 from nmt.cli import main
@@ -187,7 +188,8 @@ def test_the_corpus_of_an_imported_run_must_be_named(
         ("model.safetensors.index.json", '{"weight_map": [1]}', "has no weight_map, the file of each weight"),
         ("source.spm", None, "has no source.spm"),
         ("model.safetensors", "x", "is damaged"),
-        ("model.safetensors", None, "has no model.safetensors, which the import needs"),
+        ("model.safetensors", None, "has neither model.safetensors nor pytorch_model.bin"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "b.bin"}}', "that are not .safetensors files"),
     ],
 )
 def test_a_folder_that_cannot_be_imported_is_refused(
@@ -271,12 +273,28 @@ def test_one_vocabulary_of_two_segmentations_is_extended(
     assert begun[:size] == [*range(size)]
 
 
-def test_a_pickle_is_not_read(marian_folder: Path, tmp_path: Path) -> None:
-    for file in marian_folder.iterdir():
-        name = "pytorch_model.bin" if file.name == "model.safetensors" else file.name
-        (tmp_path / name).symlink_to(file)
-    with pytest.raises(UserError, match=r"a format that can run code when read; make model\.safetensors"):
-        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+def test_pickled_weights_are_read_as_data_also_in_parts(marian_folder: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("whole", "parts", "damaged")]
+    for folder in folders:
+        folder.mkdir()
+        for file in marian_folder.iterdir():
+            if file.suffix != ".safetensors":
+                (folder / file.name).symlink_to(file)
+    tensors = load_file(marian_folder / "model.safetensors")
+    torch.save(tensors, folders[0] / "pytorch_model.bin")
+    files = {name: f"pytorch_model-{number % 2}.bin" for number, name in enumerate(tensors)}
+    for part in set(files.values()):
+        own = {name: tensor for name, tensor in tensors.items() if files[name] == part}
+        torch.save(own, folders[1] / part, _use_new_zipfile_serialization=False)
+    (folders[1] / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+    import_folder(marian_folder, tmp_path / "run", ("en", "de"))
+    for number, folder in enumerate(folders[:2]):
+        import_folder(folder, tmp_path / f"run{number}", ("en", "de"))
+        found, known = (nmt.open_run(tmp_path / run).model.state_dict() for run in (f"run{number}", "run"))
+        assert all(torch.equal(found[name], known[name]) for name in known)
+    (folders[2] / "pytorch_model.bin").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is damaged: "):
+        import_folder(folders[2], tmp_path / "other", ("en", "de"))
 
 
 @pytest.fixture(scope="module")
