@@ -52,7 +52,7 @@ COLLECTIONS = {
     *("APPEND", "APPENDS", "SETITEM", "SETITEMS"),
 }
 DAMAGE = (
-    *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, EOFError),
+    *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, EOFError, OSError),
     *(struct.error, zipfile.BadZipFile),
 )
 """What the readers of archives and pickles, and the machine below, raise where bytes are damaged."""
@@ -90,8 +90,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a pickled file by their names; names of one tensor share memory.
 
     Raises:
-        OSError: the file cannot be read.
-        Refused: it is damaged, or asks for anything but tensors.
+        Refused: the file cannot be read, is damaged, or asks for anything but tensors.
     """
     try:
         views, storages = _of_archive(file) if zipfile.is_zipfile(file) else _of_legacy(file)
