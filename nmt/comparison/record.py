@@ -271,12 +271,19 @@ def _progress(checkpoint: Path | None) -> dict[str, Any]:
 
 
 def _num_parameters(checkpoint: Path | None) -> int | None:
-    """Return the number of weights by the header of model.safetensors, which lists their shapes."""
+    """Return the number of weights of a checkpoint and of those beside which it has learnt few, if any."""
     if checkpoint is None:
         return None
-    with suppress(OSError, ValueError, struct.error), (checkpoint / "model.safetensors").open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        tensors = {**parse_json(file.read(min(length, MAX_JSON_BYTES))), "__metadata__": {"shape": [0]}}
+    base = checkpoint.parent / "base.safetensors"
+    counts = [_num_stored(checkpoint / "model.safetensors"), _num_stored(base) if base.is_file() else 0]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _num_stored(file: Path) -> int | None:
+    """Return the number of weights by the header of a file of safetensors, which lists their shapes."""
+    with suppress(OSError, ValueError, struct.error), file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        tensors = {**parse_json(stream.read(min(length, MAX_JSON_BYTES))), "__metadata__": {"shape": [0]}}
         shapes = [one.get("shape") for one in tensors.values() if isinstance(one, dict)]
         if not misfits({"shapes": shapes}, {"shapes": list[list[int]]}):
             return sum(map(math.prod, shapes))  # type: ignore[arg-type]

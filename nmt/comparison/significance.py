@@ -133,8 +133,9 @@ def scored(
     rows = [Tested(float(one.score), float(one.ci)) for one in results["bs"]]
     for number, row in enumerate(rows[1:], start=1):
         row.difference = row.value - rows[0].value
-        row.bootstrap_p = _p_value(row, results["bs"][number])
-        row.randomisation_p = _p_value(row, results["ar"][number]) if "ar" in results else None
+        differing = sum(a != b for a, b in zip(systems[0], systems[number], strict=True))
+        row.bootstrap_p = _p_value(row, results["bs"][number], differing)
+        row.randomisation_p = _p_value(row, results["ar"][number], differing) if "ar" in results else None
     corrected = holm([row.bootstrap_p for row in rows])
     for row, p in zip(rows, corrected, strict=True):
         row.bootstrap_holm = p
@@ -185,9 +186,13 @@ def score_on(
     return lambda chosen: float(scorer._compute_score_from_stats(rows[chosen].sum(axis=0).tolist()).score)
 
 
-def _p_value(row: Tested, result: Any) -> float:
-    """Return the p value of a test; sacreBLEU calls the difference of equal translations significant."""
-    return 1.0 if row.difference == 0 else float(result.p_value)
+def _p_value(row: Tested, result: Any, differing: int) -> float:
+    """Return the p value of a test of translations of which so many are `differing`.
+
+    An exact test, which swaps them in all ways, finds a difference as large in 2 of 2^n ways at least.
+    sacreBLEU counts larger ones alone, and would call that of one sentence, or of none, significant.
+    """
+    return 1.0 if row.difference == 0 else max(float(result.p_value), 2.0 ** (1 - differing))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

@@ -76,7 +76,7 @@ def extended(
     """Return `tokenizer` with at most `num_pieces` more pieces on each side, and a piece for each of `tags`.
 
     Tags are words of the source side, those of languages perhaps of the target, too. The pieces are
-    those of which `text` has most.
+    those of which `text` has most. Labels, as targets, get none.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
     if cfg.path:
@@ -90,6 +90,8 @@ def extended(
     if old[0] == old[1]:
         model = _longer(old[0], _new_pieces(cfg, old[0], src + tgt, num_pieces, tags))
         return Tokenizer(cfg, model, model)
+    if cfg.labels:
+        return Tokenizer(cfg, _longer(old[0], _new_pieces(cfg, old[0], src, num_pieces, tags)), old[1])
     sizes = (num_pieces - num_pieces // 2, num_pieces // 2) if cfg.joint else (num_pieces, num_pieces)
     src_new = _new_pieces(cfg, old[0], src, sizes[0], tags)
     spoken = [] if cfg.tag_side is TagSide.source else [tag for tag in tags if TAG.fullmatch(tag)]

@@ -52,7 +52,8 @@ def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int)
     _write(folder / "train", pairs)
     for split in {Split.validation, cfg.scored_split} - {Split.train}:
         read = itertools.chain.from_iterable(map(_pairs, sources.streams(cfg, split).values()))
-        found = [pair for pair in itertools.islice(read, LOOKED_AT) if all(map(str.strip, pair))]
+        first = list(itertools.islice(read, LOOKED_AT))
+        found = [pair for pair in first if all(map(str.strip, pair))] or first
         found = found if cfg.has_source else list(itertools.islice(_pairs(sources.stream(cfg, split)), 200))
         scored = sorted(found, key=lambda pair: len(pair[0] + pair[1]))[:most_scored]
         _write(folder / split.value, scored if cfg.has_source else found)

@@ -453,7 +453,7 @@ def _size(report: SplitReport) -> Iterator[Finding]:
 def _filtered(report: SplitReport) -> Iterator[Finding]:
     if report.filtered is not None and report.filtered.kept < report.filtered.read:
         yield Finding(
-            Severity.note,
+            Severity.note if report.filtered.kept else Severity.breaks,
             report.name,
             "filtered",
             f"the filter of training would keep: {report.filtered}",

@@ -3,8 +3,8 @@
 They are pre-norm Transformers for many languages: a source begins with the piece of its language, and a
 target with that of its own, which search is made to begin with. A run has one direction.
 
-Their sinusoids have other wavelengths than ours and begin at position 2, so that they become learned
-positions, whose table holds just these values. Names of the layers: `nmt.exchange.imported`.
+Their sinusoids have other wavelengths than ours and begin behind the number of the padding id, so that they
+become learned positions, whose table holds just these values. Names of the layers: `nmt.exchange.imported`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from nmt.exchange.pieces import Numbering
 from nmt.layers.choices import NormOrder, Positions
 from nmt.models.configs import TransformerConfig
 
-OFFSET = 2
-"""Position of the first token in their table."""
 # fmt: off
 LANGUAGES = [
     "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs", "cy", "da", "de",
@@ -46,6 +44,8 @@ LANGUAGES = [
 ]
 # fmt: on
 """Languages of M2M-100 in the order of their rows, for folders that do not name them."""
+KNOWN_CODES = "m2m100"
+"""What transformers calls these languages."""
 FIELDS = STACK_FIELDS | {"max_position_embeddings": int}
 
 
@@ -75,7 +75,9 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         tying=tying(settings),
     )
     remarks = [f"it translates from {src} into {tgt}; for another direction import the folder again"]
-    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, numbers)), numbers, remarks)
+    positions = sinusoids(settings["max_position_embeddings"], cfg.d_model, settings["pad_token_id"] + 1)
+    weights = dict(_weights(folder.weights(), cfg, numbers, positions))
+    return Imported(cfg, tokenizer, weights, numbers, remarks)
 
 
 def _vocabulary(folder: ForeignFolder) -> tuple[dict[str, int], dict[str, int]]:
@@ -101,6 +103,13 @@ def _languages(folder: ForeignFolder, first: int) -> dict[str, int]:
     """Return the rows of the pieces of languages; they stand behind the vocabulary, from `first` on."""
     names = "special_tokens_map.json"
     listed = folder.json(names).get("additional_special_tokens") if (folder.path / names).is_file() else None
+    others = "tokenizer_config.json"
+    settings = folder.json(others) if listed is None and (folder.path / others).is_file() else {}
+    if (codes := settings.get("language_codes", KNOWN_CODES)) != KNOWN_CODES:
+        raise UserError(
+            f"{folder.path / others} has language_codes={codes!r}, whose rows are known from {names} alone; "
+            f"those of {KNOWN_CODES!r} are known without it"
+        )
     if listed is not None and not isinstance(listed, list):
         raise UserError(f"{folder.path / names} must hold a list of additional_special_tokens")
     return {str(name): first + i for i, name in enumerate(listed or [f"__{code}__" for code in LANGUAGES])}
@@ -117,20 +126,20 @@ def _tag(language: str, codes: Mapping[str, int], key: str) -> str:
     )
 
 
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """Return (length, D): the sines and then the cosines of tensor2tensor, from position `OFFSET` on."""
+def sinusoids(length: int, d_model: int, first: int) -> Tensor:
+    """Return (length, D): the sines and then the cosines of tensor2tensor, from position `first` on."""
     half = d_model // 2
     wavelengths = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
-    angles = torch.arange(OFFSET, OFFSET + length).float()[:, None] * wavelengths
+    angles = torch.arange(first, first + length).float()[:, None] * wavelengths
     return torch.cat([angles.sin(), angles.cos(), torch.zeros(length, d_model % 2)], dim=1)
 
 
 def _weights(
-    found: Mapping[str, Tensor], cfg: TransformerConfig, numbers: Numbering
+    found: Mapping[str, Tensor], cfg: TransformerConfig, numbers: Numbering, positions: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     order = torch.arange(cfg.d_model)
     yield from stack_weights(found, cfg, order)
     yield from vocabulary_weights(found, cfg, numbers, numbers, order)
     for side in ("src", "tgt"):
-        yield f"{side}_embedding.positions.table.weight", sinusoids(cfg.max_positions, cfg.d_model)
+        yield f"{side}_embedding.positions.table.weight", positions
     yield "output.bias", never_predicted(torch.zeros(len(numbers.rows)), numbers)

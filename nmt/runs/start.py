@@ -32,7 +32,8 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.embeddings import require_vectors
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import Precision
-from nmt.training.checkpoint import AVERAGE, Checkpoint
+from nmt.training.adaptation_table import FewWeightsConfig
+from nmt.training.checkpoint import AVERAGE, Checkpoint, memory_of
 from nmt.training.freezing import matching
 from nmt.training.lengths import are_counted
 from nmt.training.parallel_model import OF_OBJECTIVE, OF_TRAINED
@@ -157,20 +158,24 @@ class Start:
         _require_later(self.checkpoint, max_steps, typed=self.cfg.trainer.max_steps)
         step, rows = int(self.checkpoint), _Rows(model, self.run.tokenizer, tokenizer)
         stored = self.run.directory.checkpoints.load(step).optimizer
-        learning = {name for name, x in model.named_parameters() if x.requires_grad}
-        chosen = learning & self._chosen().keys()
-        weights = model.state_dict()
-        state = {
-            key: rows.moved(key.rpartition("/")[0], x)
-            for key, x in stored.items()
-            if not key.startswith((OF_OBJECTIVE, OF_TRAINED)) and key.rpartition("/")[0] in chosen
-        }
+        state, sources = dict[str, Tensor](), self._sources(model)
+        for key, x in stored.items():
+            name, _, kind = key.rpartition("/")
+            if not key.startswith((OF_OBJECTIVE, OF_TRAINED)):
+                state |= {f"{own}/{kind}": rows.moved(own, x) for own, its in sources.items() if its == name}
         for name, x in model.named_parameters() if self.cfg.keeps_average else ():
-            if name not in learning:
-                continue
-            theirs = stored.get(OF_TRAINED + name) if name in self._chosen() else None
-            state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
-        return Checkpoint(step, weights, state, TrainState(step=step).to_store())
+            if x.requires_grad:
+                theirs = stored.get(f"{OF_TRAINED}{sources.get(name)}")
+                state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
+        return Checkpoint(step, model.state_dict(), state, TrainState(step=step).to_store())
+
+    def _sources(self, model: TranslationModel) -> dict[str, str]:
+        """Return, for each weight that learns and is taken from the run, the name of its own there."""
+        here, there = _own_names(model.state_dict()), _own_names(self.run.model.state_dict())
+        taken = {here[name]: there[name] for name in self._chosen() if name in here}
+        return {
+            name: taken[name] for name, x in model.named_parameters() if x.requires_grad and name in taken
+        }
 
 
 def opened_start(cfg: TrainConfig) -> Start | None:
@@ -262,6 +267,11 @@ def _require_optimizer(cfg: TrainConfig, stored: TrainConfig, checkpoint: str) -
             f"{key}: optimizer={cfg.optimizer.name}, but {cfg.init.run} was trained with "
             f"optimizer={stored.optimizer.name}; choose that one, or init.optimizer=fresh"
         )
+    if isinstance(stored.adapt, FewWeightsConfig):
+        raise UserError(
+            f"{key}: {cfg.init.run} was trained with adapt={stored.adapt.name}, and its optimizer knows "
+            "nothing but the few weights that learnt there; leave it out"
+        )
     if are_counted(cfg.trainer.max_steps):
         _require_later(checkpoint, cfg.trainer.max_steps, typed=cfg.trainer.max_steps)
 
@@ -309,9 +319,11 @@ def _load(
     """Load weights, their rows moved, and return the names of the tensors that stay as they were.
 
     Raises:
-        UserError: one of them has no place in the model, or another shape; `misfit` makes the error.
+        UserError: one of them has no place in the model, or another shape, or two of them have the place of
+            one; `misfit` makes the error.
     """
     own = model.state_dict()
+    names = _own_names(own)
     moved = {name: rows.moved(name, x) for name, x in weights.items()}
     wrong = {
         name: f"{name} is {list(x.shape)}, but {list(own[name].shape)} in this model"
@@ -319,10 +331,21 @@ def _load(
         if name in own and x.shape != own[name].shape
     }
     wrong |= {name: f"{name} has no place in this model" for name in moved if name not in own}
+    taken = dict[str, str]()
+    for name, x in moved.items() if not wrong else ():
+        other = taken.setdefault(names[name], name)
+        if not torch.equal(x, moved[other]):
+            wrong[name] = f"{name} is the same as {other} in this model (model.tying), but not in the run"
     if wrong:
         raise misfit(wrong)
     model.load_state_dict(own | moved)
-    return [name for name in own if name not in moved]
+    return [name for name in own if names[name] not in taken]
+
+
+def _own_names(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return for each name of a weight the first that it has: a matrix that is tied has several."""
+    first = dict[object, str]()
+    return {name: first.setdefault(memory_of(x), name) for name, x in weights.items()}
 
 
 class _Rows:

@@ -48,7 +48,9 @@ def test_scores_and_tests_are_those_of_sacrebleu() -> None:
         named: list[tuple[str, Lines]] = [(str(place), system) for place, system in enumerate(systems)]
         _, found = PairedTest(named, {"m": bleu.BLEU()}, [REFERENCES], test_type=kind, n_samples=number)()
         ours = [row.bootstrap_p if kind == "bs" else row.randomisation_p for row in rows[1:]]
-        assert ours == [result.p_value for result in found["BLEU"][1:]]  # type: ignore[union-attr]
+        least = [2.0 ** (1 - sum(a != b for a, b in zip(GOOD, x, strict=True))) for x in systems[1:]]
+        theirs = [result.p_value for result in found["BLEU"][1:]]  # type: ignore[union-attr]
+        assert ours == [max(p or 0.0, q) for p, q in zip(theirs, least, strict=True)]
         assert [row.value for row in rows] == [x.score for x in found["BLEU"]]  # type: ignore[union-attr]
     assert rows[0].difference is None
     assert rows[0].bootstrap_p is None
@@ -59,6 +61,15 @@ def test_scores_and_tests_are_those_of_sacrebleu() -> None:
 def test_equal_translations_do_not_differ_significantly() -> None:
     rows = scored(BLEU, [GOOD, list(GOOD)], [REFERENCES], samples=200, trials=200)
     assert (rows[1].difference, rows[1].bootstrap_p, rows[1].randomisation_p) == (0.0, 1.0, 1.0)
+
+
+def test_a_difference_of_few_sentences_is_not_significant() -> None:
+    """One sentence that differs is swapped in two ways, which differ as much: p is 1; for two it is 1/2."""
+    for number, p in ((1, 1.0), (2, 0.5)):
+        other = [*BAD[:number], *GOOD[number:]]
+        rows = scored(BLEU, [GOOD, other], [REFERENCES], samples=200, trials=200)
+        assert rows[1].difference
+        assert min(rows[1].bootstrap_p or 0, rows[1].randomisation_p or 0) >= p
 
 
 def test_one_run_has_an_interval_and_no_test() -> None:

@@ -67,6 +67,14 @@ def test_marks_of_case_and_symbols_are_no_new_pieces_once_they_are_there() -> No
     assert new.decode(new.encode_tgt(["Quiz # NASA"])[0]) == "Quiz # NASA"
 
 
+def test_labels_get_no_new_pieces() -> None:
+    old = trained("bpe", labels=True).with_labels(TokenizerConfig(labels=True), ["good", "bad"])
+    text = ParallelText(NEW, ["good", "bad", "good"] * 3)
+    new = extended(old, text, 12)
+    assert new.src_vocab_size > old.src_vocab_size
+    assert new.labels == old.labels
+
+
 def test_the_same_text_gives_the_same_pieces() -> None:
     old = trained("bpe")
     turned = ParallelText(NEW_TEXT.tgt[::-1], NEW_TEXT.src[::-1])

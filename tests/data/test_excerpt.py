@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nmt.data import sources
 from nmt.data.excerpt import excerpt
-from nmt.data.files import TextData
+from nmt.data.files import FilesData, TextData
 from nmt.data.pairs import Split
 from nmt.data.sources import DemoData, MixtureData
 from nmt.files import write_lines
@@ -38,6 +38,15 @@ def test_a_mixture_gives_as_many_pairs_of_each_corpus_with_their_tags(tmp_path: 
     found = excerpt(cfg, tmp_path, most_pairs=20, most_scored=2)
     train = sources.load(found.data, Split.train)
     assert [line[:5] for line in train.src] == ["<2de>"] * 10 + ["<2en>"] * 10
+
+
+def test_a_split_of_blank_pairs_alone_is_taken_as_it_is(tmp_path: Path) -> None:
+    for name in ("blank.en", "blank.de"):
+        write_lines(tmp_path / name, [" ", ""])
+    place = str(tmp_path / "blank")
+    cfg = FilesData(src="en", tgt="de", train=place, validation=place, test=place)
+    found = excerpt(cfg, tmp_path, most_pairs=5, most_scored=3)
+    assert len(sources.load(found.data, Split.validation)) == 2
 
 
 def test_a_text_stays_in_order(tmp_path: Path) -> None:

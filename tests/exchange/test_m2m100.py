@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.exchange.agreement import require_agreement
 transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")
 
 SPM = "sentencepiece.bpe.model"
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_m2m(tmp_path_factory.mktemp("m2m") / "model")
 
 
-def write_m2m(folder: Path, *, tied: bool = True) -> Path:
+def write_m2m(folder: Path, *, tied: bool = True, first: Sequence[str] = SPECIAL) -> Path:
     """Write a random model with a vocabulary of the demo, as `save_pretrained` does."""
     text = load(DemoData(), Split.test)
     folder.mkdir()
@@ -41,7 +43,7 @@ def write_m2m(folder: Path, *, tied: bool = True) -> Path:
         minloglevel=2,
     )
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / SPM))
-    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    names = list(first)
     names += [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size())]
     (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
     tokenizer = transformers.M2M100Tokenizer(str(folder / "vocab.json"), str(folder / SPM))
@@ -54,6 +56,9 @@ def write_m2m(folder: Path, *, tied: bool = True) -> Path:
         **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
         init_std=0.2,
         tie_word_embeddings=tied,
+        pad_token_id=names.index("<pad>"),
+        **dict.fromkeys(("eos_token_id", "decoder_start_token_id"), names.index("</s>")),
+        bos_token_id=names.index("<s>"),
     )
     torch.manual_seed(3)
     transformers.M2M100ForConditionalGeneration(cfg).save_pretrained(folder)
@@ -75,10 +80,20 @@ def test_ids_and_logits_are_those_of_transformers(folder: Path, tmp_path: Path, 
     require_the_same(folder, imported, tmp_path / "run")
 
 
-def test_an_output_layer_of_its_own_is_taken(tmp_path: Path) -> None:
-    folder = write_m2m(tmp_path / "model", tied=False)
+def test_an_output_layer_of_its_own_and_other_special_ids_are_taken(tmp_path: Path) -> None:
+    """Positions are counted from the number of the padding on."""
+    folder = write_m2m(tmp_path / "model", tied=False, first=["<s>", "</s>", "<unk>", "<pad>"])
     _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
     require_the_same(folder, imported, tmp_path / "run")
+
+
+def test_rows_of_unknown_languages_are_refused(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        if file.name not in ("tokenizer_config.json", "special_tokens_map.json"):
+            (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "tokenizer_config.json").write_text('{"language_codes": "wmt21"}')
+    with pytest.raises(UserError, match="codes='wmt21', whose rows are known from special_tokens_map"):
+        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
 
 
 def require_the_same(folder: Path, imported: Imported, directory: Path) -> None:
@@ -101,8 +116,7 @@ def test_the_vocabulary_of_nllb_is_that_of_its_tokenizer_json(folder: Path, tmp_
     for name in ("config.json", "model.safetensors", SPM):
         (source / name).symlink_to(folder / name)
     pieces: dict[str, int] = json.loads((folder / "vocab.json").read_text())
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    added = [{"id": pieces[name], "content": name} for name in special]
+    added = [{"id": pieces[name], "content": name} for name in SPECIAL]
     languages = {"ace_Arab": len(pieces), "deu_Latn": len(pieces) + 1, "eng_Latn": len(pieces) + 2}
     added += [{"id": row, "content": name} for name, row in languages.items()]
     added.append({"id": len(pieces) + 3, "content": "<mask>"})

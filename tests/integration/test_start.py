@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from nmt.comparison.record import read_run
 from nmt.config.stored import load_config
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
@@ -156,6 +157,7 @@ def test_few_weights_that_learn_are_stored_alone_and_the_run_opens_alone(
     run, messages = start(f"adapt={kind}", "trainer.ema_decay=0.9", init=copied)
     shutil.rmtree(copied)
     assert f"adapt={kind}: " in messages
+    assert f" of {read_run(run).parameters:,} weights learn" in messages
     old = weights(source, 4)
     assert all(torch.equal(weights(run, 2)[name], x) for name, x in old.items())
     folder = run / "checkpoints"

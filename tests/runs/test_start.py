@@ -101,6 +101,41 @@ def test_weights_that_do_not_fit_are_told_with_the_keys_that_differ(
     assert told in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "chosen", "told"),
+    [
+        ("all", "all", "tgt_embedding.*", []),
+        ("all", "none", "tgt_embedding.*", ["src_embedding.tokens.weight", "output.weight"]),
+        ("none", "all", "src_embedding.*", []),
+        (
+            "none",
+            "all",
+            "src_embedding.*,output.*",
+            "output.weight is the same as src_embedding.token",
+        ),
+    ],
+)
+def test_a_matrix_with_several_names_is_taken_by_any_of_them(
+    old: str, new: str, chosen: str, told: str | list[str], tmp_path: Path
+) -> None:
+    run = untrained(tmp_path / "run", f"model.tying={old}")
+    given = ["data=toy", f"init={run}", f"model.tying={new}", f"init.weights=[{chosen},*coder*]"]
+    (composed,) = compose(VERBS["train"], given)
+    start = opened_start(cfg := composed.to_config(TrainConfig))
+    assert start is not None
+    model, log = initial_model(cfg, start.run.tokenizer), list[str]()
+    if isinstance(told, str):
+        with pytest.raises(UserError, match=told):
+            start.begin(model, start.run.tokenizer, None, log.append)
+        return
+    start.begin(model, start.run.tokenizer, None, log.append)
+    anew = "weights that begin anew: "
+    assert [line for line in log if line.startswith(anew)] == ([anew + ", ".join(told)] if told else [])
+    name = chosen.replace("*", "tokens.weight")
+    assert torch.equal(model.state_dict()[name], start.run.model.state_dict()[name])
+    assert start._sources(model).keys() == {name for name, _ in model.named_parameters()} - {*told}
+
+
 def test_a_new_tokenizer_is_no_way_out_of_other_source_factors(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", "tokenizer.source_factors=[case]")
     given = ["data=toy", f"init={run}", "tokenizer.source_factors=[]"]

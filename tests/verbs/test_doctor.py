@@ -161,6 +161,12 @@ def test_a_split_that_is_not_scored_is_not_missing(tmp_path: Path) -> None:
     assert missing("data.scored_split=validation", "data.validation=null") == ["validation"]
 
 
+def test_a_split_without_a_pair_to_learn_from_breaks_training(tmp_path: Path) -> None:
+    arguments = written(tmp_path, train=[("", " "), (" ", "")], validation=sentences(5, seed=1))
+    report = examined(tmp_path, [*arguments, "doctor.sample=0", "data.scored_split=validation"], code=2)
+    assert [one["kind"] for one in report["findings"] if one["severity"] == "breaks"] == ["filtered"]
+
+
 def test_the_report_is_the_same_each_time(faulty: list[str], tmp_path: Path) -> None:
     first = examined(tmp_path, faulty)
     assert examined(tmp_path, faulty) == first
