@@ -13,6 +13,7 @@ The modules in import order:
     significance        Scores with intervals, and tests of their differences.
     seed_tests          Tests of systems that are several runs each, over sentences and seeds.
     breakdown           Scores by kind of sentence, and the sentences that differ most.
+    remarks             What is odd about translations, said beside their scores.
     comparing           All facts of a comparison.
     summary             A comparison as text for a terminal.
     page                A comparison as one HTML page, made from page.html.

@@ -16,9 +16,10 @@ from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
 from nmt.comparison.record import RunRecord, as_number
+from nmt.comparison.remarks import remarks
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
-from nmt.comparison.translations import Entry, entries_of
+from nmt.comparison.translations import Entry
 from nmt.config.stored import FOUND
 from nmt.config.sweeps import recorded_values, short_names
 from nmt.decoding.label_scores import signature_of
@@ -79,7 +80,7 @@ class Comparison:
     entries: list[Entry]
     columns: list[Column]
     losses: list[float | None]
-    """Stored loss of the split by entry, in nats per target token."""
+    """Stored loss of the split by entry, in nats per target token; None where there is none."""
     same_tokenizer: bool
     """Whether losses are of the same tokens."""
     systems: list[System]
@@ -90,8 +91,10 @@ class Comparison:
     sentence_metric: str
     """Label of the metric by which sentences differ."""
     config: dict[str, list[Any]]
+    """Key -> the value of each entry, None of a file of another system."""
     environment: dict[str, list[Any]]
-    costs: list[Cost]
+    costs: list[Cost | None]
+    """By entry; None of a file of another system."""
     curves: list[dict[str, list[Point]]]
     counted: str
     """Where words were counted."""
@@ -105,37 +108,46 @@ class Comparison:
         return [number for number, entry in enumerate(self.entries) if not entry.problem]
 
     @property
+    def records(self) -> dict[int, RunRecord]:
+        """Number of an entry -> its run, of those that are no files of other systems."""
+        of_entries = ((number, entry.record) for number, entry in enumerate(self.entries))
+        return {number: record for number, record in of_entries if record is not None}
+
+    @property
+    def kinds(self) -> str:
+        """What the entries are called together."""
+        return "runs" if len(self.records) == len(self.entries) else "runs and files"
+
+    @property
     def first(self) -> Entry | None:
         """The entry that the others are tested against."""
         return self.entries[self.comparable[0]] if self.comparable else None
 
 
 def compared(
-    cfg: CompareConfig, names: Sequence[str], words: Mapping[str, int] | None, *, log: Log, warn: Log
+    cfg: CompareConfig, entries: list[Entry], words: Mapping[str, int] | None, log: Log
 ) -> Comparison:
-    """Return all facts about the runs that `names` stand for; `words` counts words of a training corpus.
+    """Return all facts about the entries; `words` counts words of a training corpus.
 
     Raises:
-        UserError: a name stands for no run, or SACREBLEU_SEED is no seed.
+        UserError: SACREBLEU_SEED is no seed.
     """
     significance.seed()
-    entries = entries_of(names, cfg.split, warn)
     usable = [entry for entry in entries if not entry.problem]
-    configs = [entry.record.config for entry in entries]
-    environments = [flat_environment(entry.record.path) for entry in entries]
+    environments = [flat_environment(entry.record.path) if entry.record else {} for entry in entries]
     found = Comparison(
         split=cfg.split,
         entries=entries,
         columns=[],
         losses=[entry.stored.get("loss", _loss(entry, cfg.split)) for entry in entries],
-        same_tokenizer=len({_tokenizer(entry.record) for entry in entries}) == 1,
+        same_tokenizer=len({_tokenizer(entry.record) for entry in entries if entry.record}) == 1,
         systems=[],
         buckets={},
         differences={},
         sentence_metric="",
-        config=differing(configs),
+        config=differing([entry.config for entry in entries]),
         environment=differing(environments, ignored=("command*",)),
-        costs=[_cost(entry.record) for entry in entries],
+        costs=[_cost(entry.record) if entry.record else None for entry in entries],
         curves=_curves_of(entries),
         counted="the training data" if words is not None else f"the {cfg.split} sources themselves",
         bootstrap_samples=cfg.bootstrap_samples,
@@ -152,6 +164,8 @@ def compared(
 
 
 def _loss(entry: Entry, split: str) -> float | None:
+    if entry.record is None:
+        return None
     whole = entry.file is None or entry.file.stem == split
     scores = entry.record.validation if split == "validation" else entry.record.tests.get(split, {})
     return scores.get("loss") if whole else None
@@ -169,7 +183,7 @@ def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, 
     signatures = _signatures(usable)
     references = usable[0].references
     for metric, signature in signatures.items():
-        log(f"scoring {len(usable)} runs by {metric}, with {cfg.bootstrap_samples:,} samples")
+        log(f"scoring {len(usable)} {found.kinds} by {metric}, with {cfg.bootstrap_samples:,} samples")
         try:
             rows = significance.scored(
                 signature,
@@ -192,11 +206,11 @@ def _signatures(usable: Sequence[Entry]) -> dict[str, str]:
     stored = next((entry.signatures for entry in usable if entry.signatures), None)
     if stored is not None:
         return stored
-    entry = usable[0]
+    entry = next(entry for entry in usable if entry.record is not None)
     rules = {"bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp", "chrf": breakdown.SENTENCE_CHRF}
     if entry.has_labels:
         rules = {name: signature_of(name, entry.references[0]) for name in names_of_metrics(of_labels=True)}
-    metrics = entry.record.config.get("metrics")
+    metrics = entry.config.get("metrics")
     wanted = [name for name in metrics if name in rules] if isinstance(metrics, list) else []
     return {name: rules[name] for name in wanted or rules}
 
@@ -235,7 +249,7 @@ def _systems(found: Comparison) -> list[System]:
     groups: dict[object, list[int]] = {}
     seen = Counter[object]()
     for number, entry in enumerate(found.entries):
-        key, seed = _system_key(entry), entry.record.config.get("seed")
+        key, seed = _system_key(entry), entry.config.get("seed")
         seen[key, seed] += 1  # a copy of a run is no further seed
         groups.setdefault((key, seen[key, seed], entry.problem and number), []).append(number)
     keys = [key for key in found.config if key not in (*SEEDS, *FOUND)]
@@ -245,7 +259,8 @@ def _systems(found: Comparison) -> list[System]:
         entry = found.entries[members[0]]
         values = [f"{names[key]}={shown(found.config[key][members[0]])}" for key in keys[:4]]
         values = swept.get(members[0], values)
-        homes = {found.entries[number].record.path.absolute().parent.name for number in members}
+        records = [found.records[number] for number in members if number in found.records]
+        homes = {record.path.absolute().parent.name for record in records}
         name = " ".join(values) or (homes.pop() if len(homes) == 1 else entry.name)
         search = entry.name.partition(":")[2]  # of a file of nmt evaluate
         name = f"{name}:{search}" if search else name
@@ -286,7 +301,8 @@ def _test_systems(found: Comparison, cfg: CompareConfig, log: Log) -> None:
 def _swept(found: Comparison) -> dict[int, list[str]]:
     """Return what a sweep has set in each entry that is one of its trials, without the seed."""
     sweeps, told = dict[Path, dict[str, dict[str, str]]](), dict[int, list[str]]()
-    for number, path in enumerate(entry.record.path.absolute() for entry in found.entries):
+    for number, record in found.records.items():
+        path = record.path.absolute()
         if path.parent not in sweeps:
             sweeps[path.parent] = {}
             try:
@@ -303,6 +319,8 @@ def _swept(found: Comparison) -> dict[int, list[str]]:
 def _system_key(entry: Entry) -> tuple[str, ...]:
     """Return what runs have in common whose seeds alone differ: config, training data, translations."""
     record, file = entry.record, entry.file
+    if record is None:
+        return (str(file),)
     digest = record.path / "data" / "train.json"
     data = str(read_json(digest).get("sha256")) if digest.is_file() else ""
     inside = str(file.relative_to(record.path)) if file is not None else ""
@@ -313,10 +331,11 @@ def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
     """Return what a reader must know before believing a number."""
     notes = [f"{entry.name} is not compared: {entry.problem}" for entry in found.entries if entry.problem]
     for entry in usable:
-        if entry.record.state != "done":
+        if entry.record is not None and entry.record.state != "done":
             notes.append(
                 f"{entry.name} is {entry.record.state}, and compared by its translations in {entry.file}"
             )
+        notes += remarks(entry, found.split)
     for column in found.columns:
         for entry in usable:
             own = entry.signatures.get(column.metric)
@@ -336,14 +355,14 @@ def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
     number = len(usable) - 1
     if number > 1:
         notes.append(
-            f"{number} runs are tested against {usable[0].name}: by chance alone, one in twenty of such "
-            "tests has p < 0.05; read the p values corrected for their number (Holm), and test a choice "
-            "once, on test"
+            f"{number} {found.kinds} are tested against {usable[0].name}: by chance alone, one in twenty "
+            "of such tests has p < 0.05; read the p values corrected for their number (Holm), and test a "
+            "choice once, on test"
         )
     if number and all(len(system.members) == 1 for system in found.systems):
         notes.append(
-            "each system is one run: the tests know the chance in the choice of sentences, not the chance in "
-            "training; several seeds show that"
+            "no system has several runs: the tests know the chance in the choice of sentences, not that "
+            "in training, which several seeds show"
         )
     if not found.same_tokenizer:
         notes.append("the tokenizers differ: losses and perplexities are per token, and not comparable")
@@ -378,8 +397,9 @@ def _curves_of(entries: Sequence[Entry]) -> list[dict[str, list[Point]]]:
     """Return the curves of each entry; those of a run that is there several times, once."""
     known, curves = set(), []
     for entry in entries:
-        curves.append({} if entry.record.path in known else _curves(entry.record))
-        known.add(entry.record.path)
+        record = entry.record
+        curves.append({} if record is None or record.path in known else _curves(record))
+        known.add(record and record.path)
     return curves
 
 

@@ -44,8 +44,8 @@ class CompareConfig:
     """Compare runs: a table here, and a page with curves, tests, sentences, costs and differences."""
 
     run: Any = MISSING
-    """Runs, the first of which the others are tested against: directories, folders of runs such as a sweep,
-    or files in the hypotheses/ of a run. `nmt compare A B` says it, too."""
+    """What to compare, the first of which the others are tested against: runs, folders of runs such as a
+    sweep, files in the hypotheses/ of a run, or files of other systems. `nmt compare A B` says it, too."""
     split: str = "validation"
     """Sentences to compare on. To look at test again and again is to choose by it: split=test at the end."""
     read_corpus: bool = False

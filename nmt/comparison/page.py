@@ -14,7 +14,7 @@ from typing import Any
 
 from nmt.comparison.comparing import Comparison, System
 from nmt.comparison.differences import shown
-from nmt.comparison.summary import is_beyond_chance, verdict
+from nmt.comparison.summary import headline, is_beyond_chance, verdict
 from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -27,20 +27,19 @@ def page(title: str, found: Comparison) -> str:
 
 def page_data(title: str, found: Comparison) -> dict[str, Any]:
     """Return the comparison as the page reads it."""
-    first = found.first
     return {
         "title": title,
+        "headline": headline(found),
         "split": found.split,
-        "sentences": len(first.references[0]) if first else 0,
         "notes": found.notes,
         "samples": [found.bootstrap_samples, found.randomisation_trials],
         "counted": found.counted,
         "runs": [
             {
                 "name": entry.name,
-                "path": str(entry.record.path),
+                "path": str(entry.record.path if entry.record else ""),
                 "file": str(entry.file or ""),
-                "state": entry.record.state,
+                "state": entry.record.state if entry.record else "",
                 "problem": entry.problem,
             }
             for entry in found.entries
@@ -65,7 +64,7 @@ def page_data(title: str, found: Comparison) -> dict[str, Any]:
         "sentence_metric": found.sentence_metric,
         "config": _table(found.config),
         "environment": _table(found.environment),
-        "costs": [asdict(cost) for cost in found.costs],
+        "costs": [cost and asdict(cost) for cost in found.costs],
         "curves": found.curves,
     }
 

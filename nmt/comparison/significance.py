@@ -77,6 +77,7 @@ def scorer_of(signature: str, references: Sequence[Lines] | None = None) -> Any:
                 smooth_method=method,
                 smooth_value=float(value) if value else None,
                 effective_order=yes["eff"],
+                force=True,  # a remark says which text looks tokenised
                 references=caches,
             )
         if "norm" in facts:

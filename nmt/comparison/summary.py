@@ -25,7 +25,7 @@ MAX_VALUE = 22
 
 def summary(found: Comparison) -> str:
     """Return the comparison as text."""
-    blocks = [_headline(found), *(_scores(found, column) for column in found.columns)]
+    blocks = [headline(found), *(_scores(found, column) for column in found.columns)]
     blocks += _legend(len(found.comparable) - 1 if found.columns else 0)
     if any(len(system.members) > 1 for system in found.systems):
         blocks += [_systems(found, column) for column in found.columns]
@@ -38,13 +38,14 @@ def summary(found: Comparison) -> str:
     return "\n\n".join(blocks)
 
 
-def _headline(found: Comparison) -> str:
+def headline(found: Comparison) -> str:
+    """Return how much is compared, and on what."""
     if found.first is None:
         number = len(found.entries)
         return f"{number} run{'s' * (number > 1)}; no translations of {found.split} to compare"
     number = len(found.first.references[0])
-    runs = f"{len(found.comparable)} of {len(found.entries)} runs"
-    return f"{runs} compared on {number:,} sentences of {found.split}"
+    entries = f"{len(found.comparable)} of {len(found.entries)} {found.kinds}"
+    return f"{entries} compared on {number:,} sentences of {found.split}"
 
 
 def _scores(found: Comparison, column: Column) -> str:
@@ -129,6 +130,7 @@ def _costs(found: Comparison) -> str:
             "-" if loss is None else f"{loss:.3f}",
         ]
         for entry, cost, loss in zip(found.entries, found.costs, found.losses, strict=True)
+        if cost is not None
     ]
     return "\n".join(_lines([head, *rows]))
 
@@ -136,11 +138,15 @@ def _costs(found: Comparison) -> str:
 def _config(found: Comparison) -> Iterator[str]:
     """Yield the keys that differ: a column for each run where there are few, else a line for each run."""
     if not found.config:
-        yield "the configs do not differ"
+        if len(found.records) > 1:
+            yield "the configs do not differ"
         return
     wide = shutil.get_terminal_size().columns
-    names = [visible(entry.name) for entry in found.entries]
-    values = [[visible(cut(shown(x), MAX_VALUE)) for x in row] for row in found.config.values()]
+    names = [visible(found.entries[number].name) for number in found.records]
+    values = [
+        [visible(cut(shown(row[number]), MAX_VALUE)) for number in found.records]
+        for row in found.config.values()
+    ]
     table = [
         ["config", *(cut(name, MAX_NAME) for name in names)],
         *([key, *row] for key, row in zip(found.config, values, strict=True)),

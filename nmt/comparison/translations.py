@@ -1,20 +1,25 @@
 """The translations that are compared, the sentences they are of, and whether they can be compared at all.
 
 Scores are comparable when they are of the same translations against the same references. So a run whose
-references differ from those of the first is named and left out of every score; nothing is assumed.
+references differ from those of the first is named and left out of every score; nothing is assumed. A file of
+another system has no references of its own: it goes with the first run that is compared, line by line.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nmt.comparison.differences import shown
 from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
 from nmt.data.documents import current_of_each
+from nmt.data.lines import is_cut, read_lines
+from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.label_scores import with_metric
 from nmt.errors import Log, UserError, suggest
 from nmt.files import NUMBER, OUTPUTS, digest_of_lines, read_json
@@ -36,10 +41,11 @@ IS_LANGUAGE_MODEL = ": it is a language model"
 
 @dataclass
 class Entry:
-    """One row of a comparison: a run, and the translations of it that are scored."""
+    """One row of a comparison: a run, or a file of another system, and its translations that are scored."""
 
     name: str
-    record: RunRecord
+    record: RunRecord | None
+    """What is known of the run; None of a file of another system."""
     file: Path | None = None
     """File with the translations."""
     hypotheses: list[str] = field(default_factory=list)
@@ -54,56 +60,115 @@ class Entry:
     problem: str = ""
     """Why the translations cannot be compared; empty where they can."""
 
+    has_labels: bool = False
+    """Whether labels stand in place of the translations: the run classifies texts."""
+
     @property
-    def has_labels(self) -> bool:
-        """Whether the run classifies texts: labels stand in place of the translations."""
-        return self.record.config.get("task") == "classification"
+    def config(self) -> dict[str, Any]:
+        """Full key -> value of the run; nothing of a file of another system."""
+        return self.record.config if self.record is not None else {}
 
 
 def entries_of(names: Sequence[str], split: str, warn: Log) -> list[Entry]:
-    """Return the runs that `names` stand for, with their translations of `split`.
+    """Return what `names` stand for, with the translations of `split`.
 
-    A name is a run directory, a folder of runs, or a file in the hypotheses/ of a run.
+    A name is a run directory, a folder of runs, a file in the hypotheses/ of a run, or a file of another
+    system: a translation a line, of the sentences that the runs have translated.
 
     Raises:
-        UserError: a name is none of these, or names no readable run.
+        UserError: a name is none of these, or names no readable run; or a file does not fit the references.
     """
-    found: dict[Path, RunRecord] = {}
+    found = _records_of(names, warn)
+    runs = {path: record for path, record in found.items() if record is not None}
+    named = dict(zip(runs, _short(runs), strict=True))
+    entries = dict[Path, Entry]()
+    for path, record in runs.items():
+        file = path if path.is_file() else _file_of(record, split)
+        labels = record.config.get("task") == "classification"
+        entries[path] = entry = Entry(named[path], record, file, has_labels=labels)
+        _read(entry, record, split)
+    _require_any(list(runs.values()), list(entries.values()), split)
+    first = next((entry for entry in entries.values() if not entry.problem), None)
+    for entry in entries.values():
+        if first is not None and entry is not first and not entry.problem:
+            entry.problem = _misfit(first, entry)
+    counts = Counter([*named.values(), *(path.name for path in found.keys() - runs.keys())])
+    for path in found.keys() - runs.keys():
+        name = path.name if counts[path.name] == 1 else str(path)
+        entries[path] = _of_another_system(name, path, first or next(iter(entries.values())), split)
+    return [entries[path] for path in found]
+
+
+def _records_of(names: Sequence[str], warn: Log) -> dict[Path, RunRecord | None]:
+    """Return what is known of the run of each place that `names` stand for; None of another system.
+
+    Raises:
+        UserError: no run is among them that can be read.
+    """
+    found = dict[Path, RunRecord | None]()
     for name in names:
         places = _places(Path(name))
         for path in places:
+            run = _run_of(path)
             try:
-                found[path] = read_run(_run_of(path))
+                found[path] = None if run.is_file() else read_run(run)
             except UserError as error:
                 if places == [Path(name)]:
                     raise
                 warn(f"{path} is damaged and left out: {error}")
-    entries = [Entry(name, record) for name, record in zip(_short(found), found.values(), strict=True)]
-    for path, entry in zip(found, entries, strict=True):
-        entry.file = path if path.is_file() else _file_of(entry.record, split)
-        _read(entry, split)
-    if not entries:
+    if not found:
         raise UserError(f"run={names[0]} has no run that can be read")
-    if all(not entry.problem.endswith(IS_LANGUAGE_MODEL) and entry.file is None for entry in entries):
-        folders = {entry.record.path / "hypotheses" for entry in entries}
-        of_sets = {f"{x.stem}-{x.parent.name}" for folder in folders for x in folder.glob("*/*.*")}
-        known = sorted(
-            {file.stem for folder in folders for file in folder.glob("*.*")}
-            | {name for name in of_sets if name.partition("-")[0] in SPLITS}
-        )
+    if not any(found.values()):
+        file = next(iter(found))
         raise UserError(
-            f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
+            f"run={file} is compared by the references of a run, but no run is named; "
+            f"say nmt compare RUN {file}"
         )
-    first = next((entry for entry in entries if not entry.problem), None)
-    for entry in entries:
-        if first is not None and entry is not first and not entry.problem:
-            entry.problem = _misfit(first, entry)
-    return entries
+    return found
+
+
+def _require_any(records: Sequence[RunRecord], entries: Sequence[Entry], split: str) -> None:
+    """Raise `UserError` where no run has translations of `split`, and one could have them."""
+    if any(entry.problem.endswith(IS_LANGUAGE_MODEL) or entry.file is not None for entry in entries):
+        return
+    folders = {record.path / "hypotheses" for record in records}
+    of_sets = {f"{x.stem}-{x.parent.name}" for folder in folders for x in folder.glob("*/*.*")}
+    known = sorted(
+        {file.stem for folder in folders for file in folder.glob("*.*")}
+        | {name for name in of_sets if name.partition("-")[0] in SPLITS}
+    )
+    raise UserError(
+        f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
+    )
+
+
+def _of_another_system(name: str, file: Path, run: Entry, split: str) -> Entry:
+    """Return the translations in a file, plain or compressed, by the references of a run.
+
+    Raises:
+        UserError: the file is no text, or has not a line for each reference; or the run has none.
+    """
+    if run.problem:
+        raise UserError(
+            f"run={file} is compared by the references of a run, but {run.name} is not compared: "
+            f"{run.problem}"
+        )
+    lines, number = read_lines(file, "run"), len(run.references[0])
+    hypotheses = list(itertools.islice(lines, number))
+    size = len(hypotheses) + sum(1 for _ in lines)
+    if size != number:
+        raise UserError(
+            f"run={file} has {size:,} lines, but {split} of {run.name} has {number:,} references; "
+            "each line must be the translation of one sentence, perhaps an empty one, or say split=..."
+        )
+    if cut := next((place for place, line in enumerate(hypotheses, start=1) if is_cut(line)), None):
+        raise UserError(f"run: line {cut:,} of {file} has more than {MAX_LINE_CHARS:,} characters")
+    return replace(run, name=name, record=None, file=file, hypotheses=hypotheses, signatures={}, stored={})
 
 
 def _places(path: Path) -> list[Path]:
     """Return the runs, or the one file of translations, that a name stands for."""
-    if path.is_file() and _run_of(path) != path:
+    if path.is_file():
         return [path]
     if path.is_dir() and (runs := find_runs(path)[0]):
         return runs
@@ -112,9 +177,7 @@ def _places(path: Path) -> list[Path]:
             f"run={path} is neither a run nor a folder with runs; `nmt runs` lists those in outputs/"
         )
     near = suggest(str(path), [str(run) for run in find_runs(Path(OUTPUTS))[0]])
-    raise UserError(
-        f"run={path} is neither a run, a folder of runs, nor a file in the hypotheses/ of a run{near}"
-    )
+    raise UserError(f"run={path} is neither a run, a folder of runs, nor a file of translations{near}")
 
 
 def _run_of(path: Path) -> Path:
@@ -147,9 +210,8 @@ def _file_of(record: RunRecord, split: str) -> Path | None:
     return newest if newest.is_file() else None
 
 
-def _read(entry: Entry, split: str) -> None:
-    """Fill an entry with its translations, or say what keeps them from being compared."""
-    record = entry.record
+def _read(entry: Entry, record: RunRecord, split: str) -> None:
+    """Fill the entry of a run with its translations, or say what keeps them from being compared."""
     src, tgt = (str(record.config.get(f"data.{side}")) for side in ("src", "tgt"))
     part, _, named = split.partition("-")  # such as validation-news of a set named news
     data = record.path / "data" / named
@@ -166,7 +228,7 @@ def _read(entry: Entry, split: str) -> None:
         try:
             entry.hypotheses = lines_of(entry.file)
             entry.sources, *entry.references = map(lines_of, sides)
-            _add_stored(entry, split)  # by the references as they are in data/
+            _add_stored(entry, record, split)  # by the references as they are in data/
             entry.sources = current_of_each(entry.sources)
             entry.references = list(map(current_of_each, entry.references))
         except UserError as error:
@@ -190,12 +252,12 @@ def _advice(record: RunRecord, split: str) -> str:
     return f"; nmt evaluate run={record.path} data.scored_split={split} makes them"
 
 
-def _add_stored(entry: Entry, split: str) -> None:
+def _add_stored(entry: Entry, record: RunRecord, split: str) -> None:
     """Add the scores and signatures that the run has stored for these translations.
 
     Evaluations by other rules than those of the run count where there are no scores by its own.
     """
-    record, file = entry.record, entry.file
+    file = entry.file
     if file is None or entry.problem:
         return
     entry.signatures = dict(record.signatures)

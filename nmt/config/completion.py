@@ -147,10 +147,11 @@ def _values(verb: Verb, key: str, value: str, others: Sequence[str]) -> list[str
     if key in _groups(verb):
         return [f"{done}{name}" for name in _starting(last, _choices(verb, key))]
     if key in RUNS:
-        files = verb.words == key and "/hypotheses/" in last  # which can be compared, too
-        return [f"{done}{name}" for name in sorted({*_runs(last), *_paths(last, folders=not files)})]
+        paths = _paths(last, runs=True, files=verb.words == key)  # translations can be compared, too
+        return [f"{done}{name}" for name in sorted({*_runs(last), *paths})]
     if (name := key.rpartition(".")[2]) in PATHS:
-        return [f"{done}{path}" for path in sorted(_paths(last, folders=name == "folder"))]
+        is_folder = name == "folder"
+        return [f"{done}{path}" for path in sorted(_paths(last, runs=is_folder, files=not is_folder))]
     if key == "checkpoint":
         return _starting(value, [*NAMED_CHECKPOINTS, *_steps(others)])
     names = list(NAMES.get(key, ())) or _named(_config(verb, others), key)
@@ -199,17 +200,17 @@ def _runs(begun: str) -> Iterator[str]:
                 yield str(file.parent)
 
 
-def _paths(begun: str, *, folders: bool = False) -> Iterator[str]:
-    """Yield the paths that begin so; folders that are no runs end in /."""
+def _paths(begun: str, *, runs: bool = False, files: bool = True) -> Iterator[str]:
+    """Yield the folders and, if asked for, files that begin so; folders end in /, without those of `runs`."""
     folder, slash, name = begun.rpartition("/")
     parent = path_of(folder or slash or ".")
     with suppress(OSError):
         for path in parent.iterdir():
             if path.name.startswith(name) and (name.startswith(".") or not path.name.startswith(".")):
-                is_run = folders and (path / "config.yaml").is_file()
+                is_run = runs and (path / "config.yaml").is_file()
                 if path.is_dir() and not is_run:
                     yield f"{folder}{slash}{path.name}/"
-                elif is_run or not folders:
+                elif is_run or files:
                     yield f"{folder}{slash}{path.name}"
 
 

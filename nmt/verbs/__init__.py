@@ -244,6 +244,7 @@ _ROWS = (
             "nmt compare outputs/a outputs/b                # b against a, on validation",
             "nmt compare outputs/base outputs/multirun/mine # runs of a sweep against one",
             "nmt compare outputs/a outputs/b split=test     # at the end",
+            "nmt compare outputs/a marian.de split=test     # beside another system",
         ),
         opens_run=False,
         words="run",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.comparison.comparing import Comparison, compared
+from nmt.comparison.comparing import compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.page import page
 from nmt.comparison.summary import summary
+from nmt.comparison.translations import entries_of
 from nmt.config.composed import Composed
 from nmt.errors import UserError, tell, warn
 from nmt.files import write_atomically
@@ -21,30 +23,29 @@ def run(trial: Composed) -> dict[str, Any]:
     names = [str(name) for name in cfg.run] if isinstance(cfg.run, list) else [str(cfg.run)]
     if not names or not all(map(str.strip, names)):
         raise UserError("run must name runs to compare: nmt compare A B, or a folder of runs")
-    words = _training_words(names[0]) if cfg.read_corpus else None
-    found = compared(cfg, names, words, log=tell, warn=warn)
+    entries = entries_of(names, cfg.split, warn)
+    runs = [entry.record.path for entry in entries if entry.record is not None]
+    found = compared(cfg, entries, _training_words(runs[0]) if cfg.read_corpus else None, tell)
     print(summary(found))
-    file = Path(cfg.output) if cfg.output is not None else _folder(found) / "comparison.html"
-    title = f"Comparison of {len(found.entries)} runs on {cfg.split}"
+    file = Path(cfg.output) if cfg.output is not None else _folder(runs) / "comparison.html"
+    title = f"Comparison of {len(found.entries)} {found.kinds} on {cfg.split}"
     write_atomically(file, page(title, found).encode())
     print(f"\nwritten     {file}")
     return {}
 
 
-def _folder(found: Comparison) -> Path:
+def _folder(runs: Sequence[Path]) -> Path:
     """Return the folder that all runs are in, or the run where there is only one."""
-    return Path(
-        os.path.relpath(os.path.commonpath([entry.record.path.absolute() for entry in found.entries]))
-    )
+    return Path(os.path.relpath(os.path.commonpath([run.absolute() for run in runs])))
 
 
-def _training_words(run: str) -> dict[str, int]:
+def _training_words(run: Path) -> dict[str, int]:
     """Return how often each word of the source side is in the training data of a run."""
     from nmt.comparison.breakdown import word_counts
     from nmt.config.stored import load_config
     from nmt.data import sources
     from nmt.data.pairs import Split
 
-    cfg = load_config(Path(run) / "config.yaml")
+    cfg = load_config(run / "config.yaml")
     stream = sources.stream(cfg.data, Split.train)
     return word_counts(line for chunk in stream.chunks() for line in chunk.src)

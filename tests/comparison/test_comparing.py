@@ -13,14 +13,16 @@ from nmt.cli import main
 from nmt.comparison.comparing import Comparison, compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.summary import summary
+from nmt.comparison.translations import entries_of
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
-from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, made_run, write
+from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, lined, made_run, write
 
 
 def comparison(*paths: Path, words: dict[str, int] | None = None, **keys: Any) -> Comparison:
     cfg = CompareConfig(bootstrap_samples=100, randomisation_trials=100, **keys)
-    return compared(cfg, list(map(str, paths)), words, log=lambda text: None, warn=pytest.fail)
+    entries = entries_of(list(map(str, paths)), cfg.split, warn=pytest.fail)
+    return compared(cfg, entries, words, log=lambda text: None)
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ def test_translations_of_one_run_are_no_seeds(tmp_path: Path) -> None:
     assert [system.members for system in found.systems] == [[0], [1]]
     assert found.curves[0]
     assert not found.curves[1]
-    assert any("each system is one run" in note for note in found.notes)
+    assert any("no system has several runs" in note for note in found.notes)
 
 
 def test_scores_are_of_validation_unless_test_is_asked_for(tmp_path: Path) -> None:
@@ -219,6 +221,7 @@ def test_losses_of_other_tokenizers_are_said_to_be_incomparable(tmp_path: Path) 
 def test_costs_and_curves(tmp_path: Path) -> None:
     found = comparison(made_run(tmp_path / "a"))
     (cost,) = found.costs
+    assert cost is not None
     assert (cost.steps, cost.seconds, cost.tokens, cost.parameters) == (40, 62.5, 300, 32)
     assert cost.operations == pytest.approx(300 * 2.0e12 / 10.0)  # tokens x operations per token
     (curves,) = found.curves
@@ -296,6 +299,47 @@ def test_classifiers_are_compared_by_their_labels(tmp_path: Path, signatures: di
     assert "metric:accuracy|labels:3" in summary(found)
 
 
+def test_labels_of_another_system_are_compared(tmp_path: Path) -> None:
+    runs = made_classifiers(tmp_path)
+    write(tmp_path / "majority.txt", lined(["good", "good", "good", "good", "fine"]))
+    found = comparison(tmp_path / "majority.txt", *runs)
+    assert [row and row.value for row in found.columns[0].rows] == [40.0, 40.0, 80.0]
+    assert "1 of 5 lines of majority.txt, first line 5, are labels that no reference has" in found.notes
+
+
+def test_files_of_other_systems_have_scores_and_nothing_of_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature = BLEU.replace("tok:13a", "tok:char").replace("nrefs:1", "nrefs:2")
+    run = made_run(tmp_path / "a", results={"signatures": {"bleu": signature}})
+    write(run / "data" / "validation.ref2.de", lined(BAD))
+    for name, lines in (("good.de", GOOD), ("bad.de", BAD)):
+        write(tmp_path / name, lined(lines))
+    found = comparison(tmp_path / "bad.de", run, tmp_path / "good.de")
+    (column,) = found.columns
+    bad, own, good = column.rows
+    assert column.signature == signature
+    assert bad is not None
+    assert own is not None
+    assert good is not None
+    assert bad.value == pytest.approx(100.0)  # it is the second reference
+    assert bad.difference is None
+    assert own.difference == pytest.approx(own.value - 100.0)
+    assert (good.value, good.bootstrap_p) == (own.value, own.bootstrap_p)
+    assert list(found.differences) == [1, 2]
+    assert [len(bucket.scores) for bucket in found.buckets["length"]["bleu"]] == [3] * 2
+    assert [cost is None for cost in found.costs] == [True, False, True]
+    assert (found.config, found.environment, found.losses) == ({}, {}, [None, 1.0, None])
+    assert [bool(curves) for curves in found.curves] == [False, True, False]
+    assert [system.name for system in found.systems] == ["bad.de", "a", "good.de"]
+    assert not any("tokenizers differ" in note for note in found.notes)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = summary(found)
+    assert text.startswith("3 of 3 runs and files compared on 5 sentences of validation")
+    costs = text.partition("\ncost ")[2].partition("\n\n")[0].splitlines()[1:]
+    assert [line.split()[0] for line in costs] == ["a"]
+
+
 def test_words_are_counted_where_it_is_said(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a")
     own = comparison(run).buckets["frequency"]["bleu"]
@@ -321,6 +365,14 @@ def test_the_command(
     out = capsys.readouterr().out
     assert "model.dropout" in out
     assert f"written     {seeds}/two.html" in out
+    other = seeds / "other.de"
+    write(other, lined(BAD))
+    assert main(["compare", str(other), str(a), str(b), *keys]) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3 runs and files compared on 5 sentences of validation" in out
+    assert f"{seeds.name}/comparison.html" in out
+    (config,) = [line.split()[1:] for line in out.splitlines() if line.startswith("config ")]
+    assert config == [a.name, b.name]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +381,7 @@ def test_the_command(
         ([], "run is missing"),
         (
             ["nowhere"],
-            "run=nowhere is neither a run, a folder of runs, nor a file in the hypotheses/ of a run",
+            "run=nowhere is neither a run, a folder of runs, nor a file of translations",
         ),
         (["run=a", "b"], "'b' is a value of run, which is given, too; write all in one place"),
         (["-m", "x"], "nmt compare starts no training, and is not swept; leave out -m"),

@@ -14,7 +14,8 @@ import pytest
 from nmt.comparison.comparing import compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.page import TEMPLATE, page, page_data
-from tests.comparison.made import GOOD, SOURCES, made_run
+from nmt.comparison.translations import entries_of
+from tests.comparison.made import GOOD, SOURCES, lined, made_run, write
 
 HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
 KEYS = 'byId("chart").dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));'
@@ -37,7 +38,8 @@ def runs(tmp_path: Path) -> list[str]:
 
 def written(runs: list[str]) -> str:
     cfg = CompareConfig(bootstrap_samples=100, randomisation_trials=100)
-    return page("A <b>title", compared(cfg, runs, None, log=lambda text: None, warn=pytest.fail))
+    entries = entries_of(runs, cfg.split, warn=pytest.fail)
+    return page("A <b>title", compared(cfg, entries, None, log=lambda text: None))
 
 
 def test_texts_are_data_and_never_markup(runs: list[str]) -> None:
@@ -51,6 +53,17 @@ def test_texts_are_data_and_never_markup(runs: list[str]) -> None:
     assert data["runs"][2]["problem"].startswith("its references differ")
 
 
+def test_a_file_of_another_system_is_beside_the_runs(runs: list[str], tmp_path: Path) -> None:
+    write(tmp_path / "other.de", lined([HOSTILE, *GOOD[1:]]))
+    (found,) = re.findall(r'id="data">(.*)</script>', written([*runs[:2], str(tmp_path / "other.de")]))
+    data = json.loads(found)
+    assert data["headline"] == "3 of 3 runs and files compared on 5 sentences of validation"
+    assert [run["state"] for run in data["runs"]] == ["done", "done", ""]
+    assert [cost is None for cost in data["costs"]] == [False, False, True]
+    assert data["differences"]["2"]
+    assert all(len(row) == 4 for row in data["config"])
+
+
 def test_the_page_needs_nothing_else() -> None:
     text = TEMPLATE.read_text()
     assert "default-src 'none'" in text
@@ -61,7 +74,7 @@ def test_the_page_needs_nothing_else() -> None:
 
 def test_numbers_that_json_lacks_are_null(runs: list[str]) -> None:
     cfg = CompareConfig(bootstrap_samples=100, randomisation_trials=0)
-    found = compared(cfg, runs, None, log=lambda text: None, warn=pytest.fail)
+    found = compared(cfg, entries_of(runs, cfg.split, warn=pytest.fail), None, log=lambda text: None)
     found.losses[0] = float("nan")
     assert '"losses":[null,' in page("", found).replace(" ", "")
     assert page_data("", found)["samples"] == [100, 0]

@@ -17,6 +17,7 @@ from nmt.comparison.configs import CompareConfig, RunsConfig
 from nmt.comparison.listing import listed
 from nmt.comparison.page import page
 from nmt.comparison.record import find_runs, read_config, read_run
+from nmt.comparison.translations import entries_of
 from nmt.config.stored import load_config, to_plain
 from nmt.errors import UserError
 from nmt.files import locked
@@ -147,7 +148,7 @@ def test_values_of_a_stranger_break_nothing(tmp_path: Path, value: Any) -> None:
     assert listed(RunsConfig(str(tmp_path)), pytest.fail)
     cfg = CompareConfig(bootstrap_samples=100, randomisation_trials=0)
     with suppress(UserError):
-        page("", compared(cfg, [str(run)], None, log=lambda text: None, warn=pytest.fail))
+        page("", compared(cfg, entries_of([str(run)], cfg.split, pytest.fail), None, lambda text: None))
 
 
 def test_a_run_that_leads_out_of_itself_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmt.comparison.translations import entries_of
+from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES, SOURCES, lined, made_run, write
@@ -151,6 +153,7 @@ def test_an_exported_run_is_told_how_to_be_compared(tmp_path: Path) -> None:
     write(run / "export.json", "{}")
     _, entry = entries_of(names(made_run(tmp_path / "other"), run), "test", pytest.fail)
     way_out = f"nmt evaluate run={run} data.scored_split=test makes them"
+    assert entry.record is not None
     assert (entry.record.state, entry.problem) == ("exported", f"it has no translations of test; {way_out}")
 
 
@@ -181,8 +184,53 @@ def test_a_named_set(file: str, tmp_path: Path) -> None:
     assert (entry.problem, entry.references, entry.hypotheses) == ("", [["b"]], ["c"])
     assert entry.stored == ({"bleu": 7.0} if "/" in file else {})
     assert (entry.signatures["bleu"] == signature) == ("/" in file)
+    write(tmp_path / "other.de", "d\n")
+    _, other = entries_of(names(run, tmp_path / "other.de"), "validation-news", pytest.fail)
+    assert (other.references, other.hypotheses, other.signatures) == ([["b"]], ["d"], {})
     with pytest.raises(UserError, match=r"they have test, validation, validation-news$"):
         entries_of(names(run), "test-news", pytest.fail)
+
+
+def test_files_of_other_systems_have_the_references_of_the_runs(tmp_path: Path) -> None:
+    run, other = made_run(tmp_path / "a"), made_run(tmp_path / "b", references=BAD)
+    write(run / "data" / "validation.ref2.de", lined(GOOD))
+    plain, same, packed = tmp_path / "human.de", tmp_path / "old" / "human.de", tmp_path / "api.de.gz"
+    write(plain, lined([*BAD[:4], ""]))
+    write(same, "\n".join(BAD))
+    packed.write_bytes(gzip.compress(lined(GOOD).encode()))
+    entries = entries_of(names(packed, run, plain, other, same), "validation", pytest.fail)
+    assert [entry.name for entry in entries] == ["api.de.gz", "a", str(plain), "b", str(same)]
+    assert [entry.record is None for entry in entries] == [True, False, True, False, True]
+    assert [entry.hypotheses for entry in entries] == [GOOD, GOOD, [*BAD[:4], ""], GOOD, BAD]
+    assert entries.pop(3).problem.startswith("it has 1 references a line, but a 2")
+    for entry in entries:
+        assert (entry.problem, entry.sources, entry.references) == ("", SOURCES, [REFERENCES, GOOD])
+
+
+@pytest.mark.parametrize(
+    ("content", "split", "problem"),
+    [
+        (lined(GOOD[:4]), "test", r"other.de has 4 lines, but test of a has 5 references; .* or say split="),
+        (lined([*GOOD, ""]), "test", r"other.de has 6 lines, but test of a has 5 references"),
+        ("", "test", r"run: .*other.de is empty"),
+        ("a" * (MAX_LINE_CHARS + 1) + "\n" + lined(GOOD[1:]), "test", "line 1 of .* has more than 1,048,576"),
+        (lined(GOOD), "validation", "but a is not compared: .*validation.de has 1 lines for 5 references"),
+    ],
+)
+def test_a_file_that_does_not_fit_the_references(
+    tmp_path: Path, content: str, split: str, problem: str
+) -> None:
+    run = made_run(tmp_path / "a")
+    write(run / "hypotheses" / "validation.de", "one\n")
+    write(tmp_path / "other.de", content)
+    with pytest.raises(UserError, match=problem):
+        entries_of(names(run, tmp_path / "other.de"), split, pytest.fail)
+
+
+def test_a_file_without_a_run(tmp_path: Path) -> None:
+    write(tmp_path / "other.de", lined(GOOD))
+    with pytest.raises(UserError, match=r"no run is named; say nmt compare RUN .*other.de"):
+        entries_of(names(tmp_path / "other.de"), "test", pytest.fail)
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_words_that_are_paths(folder: Path) -> None:
     (folder / "mine" / "seed-1" / "hypotheses" / "test.de").touch()
     (folder / "mine.log").touch()
     assert completions(VERBS, "nmt runs mi") == ["mine/"]
+    assert completions(VERBS, "nmt compare mi") == ["mine.log", "mine/"]
     assert completions(VERBS, "nmt compare x mine/") == ["mine/seed-1"]
     assert completions(VERBS, "nmt compare mine/seed-1/hypotheses/t") == ["mine/seed-1/hypotheses/test.de"]
     assert completions(VERBS, "nmt reproduce t") == ["tolerance="]
