@@ -22,8 +22,9 @@ from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry
 from nmt.config.stored import FOUND
 from nmt.config.sweeps import recorded_values, short_names
+from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.label_scores import signature_of
-from nmt.decoding.metrics import METRICS, names_of_metrics
+from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, names_of_metrics
 from nmt.errors import Log, UserError
 from nmt.files import read_json, step_records
 
@@ -180,7 +181,7 @@ def _tokenizer(record: RunRecord) -> tuple[str, ...]:
 
 
 def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, log: Log) -> None:
-    signatures = _signatures(usable)
+    signatures = _signatures(found, usable)
     references = usable[0].references
     for metric, signature in signatures.items():
         log(f"scoring {len(usable)} {found.kinds} by {metric}, with {cfg.bootstrap_samples:,} samples")
@@ -201,18 +202,30 @@ def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, 
         found.columns.append(Column(metric, label, signature, all_rows))
 
 
-def _signatures(usable: Sequence[Entry]) -> dict[str, str]:
-    """Return the signatures of the first run that has any; those of this sacreBLEU where none has."""
+def _signatures(found: Comparison, usable: Sequence[Entry]) -> dict[str, str]:
+    """Return the signatures of the first run that has any; by the config of the first where none has."""
     stored = next((entry.signatures for entry in usable if entry.signatures), None)
     if stored is not None:
         return stored
     entry = next(entry for entry in usable if entry.record is not None)
-    rules = {"bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp", "chrf": breakdown.SENTENCE_CHRF}
-    if entry.has_labels:
-        rules = {name: signature_of(name, entry.references[0]) for name in names_of_metrics(of_labels=True)}
+    known = names_of_metrics(of_labels=True) if entry.has_labels else [*SCORERS]
     metrics = entry.config.get("metrics")
-    wanted = [name for name in metrics if name in rules] if isinstance(metrics, list) else []
-    return {name: rules[name] for name in wanted or rules}
+    wanted = [name for name in metrics if name in known] if isinstance(metrics, list) else []
+    signatures = {}
+    for name in wanted or (known if entry.has_labels else ("bleu", "chrf")):
+        try:
+            signatures[name] = METRICS[name].score(_text_of(entry))[1]
+        except UserError as error:
+            found.notes.append(f"{name} is left out: {error}")
+    return signatures
+
+
+def _text_of(entry: Entry) -> ScoredText:
+    """Return the translations of a run with the rules of its config, which may hold anything."""
+    tokenize, lowercase = (entry.config.get(f"scoring.{key}") for key in ("tokenize", "lowercase"))
+    rules = ScoringConfig(tokenize if isinstance(tokenize, str) else None, lowercase is True)
+    language = str(entry.config.get("data.tgt"))
+    return ScoredText(entry.sources, entry.hypotheses, entry.references, language, rules)
 
 
 def _add_breakdown(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
+from nmt.comparison import significance
 from nmt.comparison.comparing import Comparison, compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.summary import summary
@@ -279,7 +280,7 @@ def made_classifiers(folder: Path, **signatures: str) -> list[Path]:
 def test_classifiers_are_compared_by_their_labels(tmp_path: Path, signatures: dict[str, str]) -> None:
     found = comparison(*made_classifiers(tmp_path, **signatures))
     columns = {column.metric: column for column in found.columns}
-    assert list(columns) == [*signatures] if signatures else ["accuracy", "macro_f1", "micro_f1"]
+    assert list(columns) == ["accuracy", "macro_f1"]
     assert columns["accuracy"].signature == "metric:accuracy|labels:3"
     assert [row and row.value for row in columns["accuracy"].rows] == [40.0, 80.0]
     rows = columns["macro_f1"].rows
@@ -297,6 +298,27 @@ def test_classifiers_are_compared_by_their_labels(tmp_path: Path, signatures: di
     disagreements = [note for note in found.notes if "the file or the score has changed" in note]
     assert len(disagreements) == bool(signatures)  # b has stored that of a
     assert "metric:accuracy|labels:3" in summary(found)
+
+
+@pytest.mark.parametrize(
+    ("language", "scoring", "signature"),
+    [
+        ("zh-CN", {}, "nrefs:2|case:mixed|eff:no|tok:zh|smooth:exp"),
+        ("de", {"tokenize": "char", "lowercase": True}, "nrefs:2|case:lc|eff:no|tok:char|smooth:exp"),
+        ("de", {"tokenize": "nonsense"}, "bleu is left out: scoring.tokenize must be one of"),
+    ],
+)
+def test_an_unfinished_run_is_scored_by_its_config(
+    tmp_path: Path, language: str, scoring: dict[str, Any], signature: str
+) -> None:
+    config = {"data.tgt": language, "scoring": scoring, "metrics": ["comet", "bleu"]}
+    run = made_run(tmp_path / "a", config=config, finished=False)
+    write(run / "data" / "validation.ref2.de", lined(BAD))
+    for file in run.rglob("*.de"):
+        file.rename(file.with_suffix(f".{language}"))
+    found = comparison(run)
+    told = [significance.rules_of(column.signature) for column in found.columns] or found.notes
+    assert told[0].startswith(signature)
 
 
 def test_labels_of_another_system_are_compared(tmp_path: Path) -> None:
