@@ -22,7 +22,8 @@ def require_contained(folder: Path) -> None:
     inside = os.path.realpath(folder)
     for entry in _entries(inside):
         if not entry.is_symlink():
-            if not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+            known = entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)
+            if not known and os.path.lexists(entry.path):  # else it has vanished meanwhile
                 raise UserError(f"{entry.path} is neither a file nor a folder; remove it")
             continue
         target = os.path.realpath(entry.path)

@@ -33,6 +33,10 @@ class UserError(NmtError):
         self.problems = problems
 
 
+class InUse(UserError):
+    """Another process is at work in the same folder."""
+
+
 class TrainingStopped(NmtError):
     """Training cannot go on (a non-finite loss, a full disk); what was saved before is intact."""
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, get_args, get_origin
 
-from nmt.errors import TrainingStopped, UserError, visible
+from nmt.errors import InUse, TrainingStopped, UserError, visible
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of the system that say that there is no room."""
@@ -77,6 +77,21 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path`, all of it or, on an error, nothing; see `written_atomically`."""
     with written_atomically(path) as file:
         file.write(content)
+
+
+def link_first(draft: Path, path: Path) -> None:
+    """Rename the file `draft` to `path`, or remove it if that is there: the first of several machines wins.
+
+    A renaming alone would let the last one win; it has to do on a disk without hard links.
+    """
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:
+        draft.replace(path)
+        return
+    draft.unlink()
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -271,11 +286,12 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, other: str) -> Iterator[None]:
-    """Lock `folder` against all other processes; it is made if it is missing.
+def locked(folder: Path, other: str, shared: bool = False) -> Iterator[None]:
+    """Lock `folder` against all other processes, or all but those that share it; it is made if it is missing.
 
     Raises:
-        UserError: another process has the lock, or `folder` cannot be written; `other` names the way out.
+        InUse: another process has the lock; `other` names the way out.
+        UserError: `folder` cannot be written, or is on a disk without locks.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -283,10 +299,16 @@ def locked(folder: Path, other: str) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write to the directory {folder}: {error.strerror}; {other}") from error
     with handle:
-        _flock(handle, fcntl.LOCK_EX, folder, other)
+        try:
+            _flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, folder, other)
+        except OSError as error:
+            raise UserError(
+                f"{folder} cannot be locked: {error.strerror}, as on a disk mounted without locks; {other}"
+            ) from error
         with contextlib.suppress(OSError):  # the disk may be full, and the lock holds without a name
             handle.truncate(0)
-            os.write(handle.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+            if not shared:  # it would have the name of one of several
+                os.write(handle.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
 
@@ -311,4 +333,4 @@ def _flock(handle: TextIO, kind: int, folder: Path, other: str) -> None:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         owner = visible(handle.read(200)) or "another process"
-        raise UserError(f"{folder} is in use by {owner}; wait for it, or {other}") from None
+        raise InUse(f"{folder} is in use by {owner}; wait for it, or {other}") from None

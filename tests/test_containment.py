@@ -73,3 +73,12 @@ def test_what_would_be_waited_for_is_refused(folder: Path, monkeypatch: pytest.M
         server.bind("socket")
         with pytest.raises(UserError, match=r"socket is neither a file nor a folder; remove it"):
             require_contained(folder)
+
+
+def test_what_vanishes_meanwhile_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the draft of a part, which has another name a moment later."""
+    os.mkfifo(folder / "draft")
+    entries = list(os.scandir(folder))
+    (folder / "draft").unlink()
+    monkeypatch.setattr("nmt.containment._entries", lambda inside: iter(entries))
+    require_contained(folder)

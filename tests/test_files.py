@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import InUse, TrainingStopped, UserError
 from nmt.files import (
     digest,
+    link_first,
     locked,
     misfits,
     parse_json,
@@ -152,6 +153,48 @@ def test_a_folder_is_locked_once_at_a_time(tmp_path: Path) -> None:
         locked(tmp_path / "file", "go away"),
     ):
         pass
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(file: object, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with pytest.raises(UserError) as raised, locked(tmp_path, "go away"):
+        pass
+    assert str(raised.value) == (
+        f"{tmp_path} cannot be locked: No locks available, as on a disk mounted without locks; go away"
+    )
+
+
+def test_a_lock_may_be_shared(tmp_path: Path) -> None:
+    with locked(tmp_path, "go away", shared=True):
+        with locked(tmp_path, "go away", shared=True):
+            pass
+        with pytest.raises(InUse, match="is in use by another process; wait"), locked(tmp_path, "go away"):
+            pass
+    with (
+        locked(tmp_path, "go away"),
+        pytest.raises(InUse, match="is in use by"),
+        locked(tmp_path, "go away", shared=True),
+    ):
+        pass
+
+
+def test_the_first_of_several_files_keeps_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in ("first", "second"):
+        (tmp_path / "draft").write_text(content)
+        link_first(tmp_path / "draft", tmp_path / "file")
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+        assert (tmp_path / "file").read_text() == "first"
+
+    def without_links(src: Path, dst: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", without_links)
+    (tmp_path / "draft").write_text("third")
+    link_first(tmp_path / "draft", tmp_path / "other")
+    assert (tmp_path / "other").read_text() == "third"
 
 
 @pytest.mark.fault(14)
