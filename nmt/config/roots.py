@@ -8,10 +8,11 @@ line, and no component ever sees a root config.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -191,6 +192,27 @@ class TargetConfig(RunConfig):
     """The language to translate into, for a run with data.target_tags."""
 
 
+class Shard(NamedTuple):
+    """A share of a file: the blocks `number`, `number + of`, ..., counted from 1."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def shard_of(text: str) -> Shard:
+    """Return the shard that is written as I/N; raise `UserError` for anything else."""
+    if not re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", text):
+        raise UserError(f"shard must be I/N, such as 3/16 for the third of 16, but is {text!r}")
+    shard = Shard(*map(int, text.split("/")))
+    if not 1 <= shard.number <= shard.of:
+        hint = "" if shard.number else "; for an array of Slurm: --array=1-N"
+        raise UserError(f"shard={text}: the first of N shards is 1/N, and the last one N/N{hint}")
+    return shard
+
+
 @dataclass
 class FileConfig(TargetConfig):
     """Base of the configs of the verbs that answer each line of standard input, or of a large file."""
@@ -201,6 +223,9 @@ class FileConfig(TargetConfig):
     """File to write, compressed if it ends in .gz, .bz2, .xz or .zst; null: standard output."""
     workers: int = 0
     """Processes that share the work on a file; 0: one per GPU, or one per CPU core."""
+    shard: str = "1/1"
+    """I/N: this process answers each Nth block of the file from the Ith on, on a disk that N processes share;
+    the last one to end writes the output. 1/1: all of it."""
     worker_minutes: float = 120.0
     """Longest time for a block of 1,024 lines of a file; a worker that takes longer counts as stuck."""
     lines_at_once: int | None = None
@@ -213,6 +238,7 @@ class FileConfig(TargetConfig):
                 raise UserError(f"{key} must name a file, but is empty")
         not_negative(self, "", "workers")
         at_least(self, "", 1, "lines_at_once")
+        shard = self.shard_of_file
         within(self, "", "(0, 10000)", "worker_minutes")
         if (self.input is None) != (self.output is None):
             given, other = ("output", "input") if self.input is None else ("input", "output")
@@ -222,8 +248,15 @@ class FileConfig(TargetConfig):
             )
         if self.input is None and self.workers:
             raise UserError(f"workers={self.workers} needs input=... and output=...; a stream has one worker")
+        if self.input is None and shard.of > 1:
+            raise UserError(f"shard={self.shard} needs input=... and output=...; a stream has one process")
         if self.input is not None and self.lines_at_once:
             raise UserError(f"lines_at_once={self.lines_at_once} is for standard input; leave it out")
+
+    @property
+    def shard_of_file(self) -> Shard:
+        """The share of the file that this process answers."""
+        return shard_of(self.shard)
 
 
 class LineFormat(Enum):

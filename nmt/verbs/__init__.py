@@ -5,6 +5,7 @@ that `nmt --help` answers at once. A new verb is a row here, its module and conf
 import order:
 
     configs             The root configs of verbs; no torch.
+    file_parts          The parts of a large file and of its answers, which several machines may share.
     file_job            The work of a model on lines: a stream, or a large file with several workers.
     debug               Show in seconds whether a training would work.
     train               Train a model, or resume its training, and score it.

@@ -1,19 +1,16 @@
 """The work of a model on lines: a stream with one process, or a large file with several workers.
 
-    OUTPUT.parts/job.json         the input and settings that the parts belong to
-    OUTPUT.parts/block_00000012   the SHA-256 of the answers to block 12, a line feed, the answers
-    OUTPUT.parts/.lock            a lock against all other processes
-
 What is done to lines of a block is `LineWork`, and its answers are lines: translations, scores. The process
 of a file job reads the input block by block, so that only some blocks are in memory. A worker is a process
 with its own model, device and share of the threads: it does one block after the other and writes the parts.
 The answers to a block depend neither on the worker nor on the number of workers, and are those for the same
 lines on standard input.
 
-However a job ends, each part is whole or missing, so that the same command continues from the parts. When the
-last part is written, the output appears at once, whole, and the parts are removed. An existing output is
-never overwritten. When a worker dies, fails or is stuck, when a signal arrives or an error occurs, all
-workers end, and also when this process is killed.
+The parts, `nmt.verbs.file_parts`, may be shared by several such processes. However a job ends, each part is
+whole or missing, so that the same command continues from the parts. When the last part is written, the output
+appears at once, whole, and the parts are removed. An existing output is never overwritten. When a worker
+dies, fails or is stuck, when a signal arrives or an error occurs, all workers end, and also when this process
+is killed.
 """
 
 from __future__ import annotations
@@ -21,19 +18,15 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import functools
-import hashlib
 import itertools
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -43,35 +36,27 @@ from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.progress import Task as LineTask
 from rich.text import Text
 
-from nmt import extras
 from nmt.config.roots import FileConfig
-from nmt.containment import require_contained
-from nmt.data.compression import compressing
-from nmt.data.lines import decoded, read_lines, require_file
-from nmt.data.pairs import stamp_of_files
+from nmt.data.lines import decoded
 from nmt.decoding.translate import LINES_AT_ONCE
-from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
-from nmt.files import locked, path_of, read_json, write_atomically, write_json, written_atomically
+from nmt.errors import Log, NmtError, TrainingStopped, warn
+from nmt.files import path_of
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runtime import cores_allowed, resolve_device
 from nmt.signals import StopRequest, when_orphaned, without_interrupt
 from nmt.training.display import is_live
 from nmt.training.status_line import duration
+from nmt.verbs.file_parts import Block, Job, Reader, write_part
 
 POLL_SECONDS = 0.5
 """Longest delay of the answer to a signal."""
 REPORT_SECONDS = 30.0
 """Time between two lines of progress where there is no live display."""
-OTHER_OUTPUT = "choose another output=..."
 
 
 Answers = Callable[[list[str], int, Log], Iterable[str]]
 """A function of the lines of a block, the number of the first one, counted from 0, and where warnings go; it
 returns lines of output."""
-
-
-Reader = Callable[[Iterable[str]], Iterator[str]]
-"""A function of all lines of the input that yields another line for each, which knows those before it."""
 
 
 def as_they_are(cfg: object) -> None:
@@ -95,8 +80,7 @@ class LineWork(NamedTuple):
 def answer(cfg: FileConfig, work: LineWork) -> None:
     """Answer the lines of standard input, in order, or those of `cfg.input` with several workers."""
     if cfg.input is not None:
-        answer_file(cfg, work)
-        print(f"written     {cfg.output}")
+        print(answer_file(cfg, work))
         return
     reader, target = work.reader(cfg), sys.stdout.buffer
     lines = decoded(sys.stdin.buffer)
@@ -112,8 +96,10 @@ def answer(cfg: FileConfig, work: LineWork) -> None:
         target.flush()
 
 
-def answer_file(cfg: FileConfig, work: LineWork) -> None:
+def answer_file(cfg: FileConfig, work: LineWork) -> str:
     """Write the answers to the lines of `cfg.input` to `cfg.output`, or continue from the parts on disk.
+
+    Return what there is now: the output, or parts of it where other shards are missing.
 
     Raises:
         UserError: the input, the output or the run cannot be used as given.
@@ -123,21 +109,27 @@ def answer_file(cfg: FileConfig, work: LineWork) -> None:
     assert cfg.input is not None
     assert cfg.output is not None
     files = path_of(cfg.input), path_of(cfg.output)
-    job = Job.read(*files, work.done, work.reader(cfg))
+    job = Job.read(*files, work.done, work.reader(cfg), cfg.shard_of_file)
+    if job.is_idle:
+        return f"nothing     {job.source} has {job.num_lines:,} lines, too few for shard {job.shard}"
     cfg, weights = with_fixed_checkpoints(cfg)
     with job.opened({**weights, "tgt": cfg.tgt, **work.facts(cfg)}):
-        counter = LineCounter(job.num_lines, job.num_finished)
+        counter = LineCounter(job.num_own, job.num_finished, job.name)
         if job.num_finished:
             counter.note(f"going on: {job.progress} are {work.done}")
-        num_missing = sum(not part.exists() for part in job.parts)
-        settings = worker_settings(cfg, num_missing)
+        settings = worker_settings(cfg, len(job.missing))
         if settings:
             threads, devices = settings[0].runtime.threads, {s.runtime.device for s in settings}
             counter.note(
                 f"workers: {len(settings)} on {', '.join(sorted(devices))}, threads of each: {threads}"
             )
             _answer_missing(job, settings, work, counter)
-        job.finish()
+    if job.finish():
+        return f"written     {job.output}"
+    return (
+        f"parts       {job.folder}: {job.num_written:,} of all {job.num_lines:,} lines are {work.done}; the "
+        f"last shard to end, or the same command without shard=..., writes {job.output}"
+    )
 
 
 def worker_settings(cfg: FileConfig, num_blocks: int) -> list[FileConfig]:
@@ -163,7 +155,7 @@ def worker_settings(cfg: FileConfig, num_blocks: int) -> list[FileConfig]:
 
 def _answer_missing(job: Job, settings: Sequence[FileConfig], work: LineWork, counter: LineCounter) -> None:
     """Hand out the missing blocks, one to each worker at a time, until every part is there."""
-    missing = (block for block in job.blocks() if not block.part.exists())
+    missing = (block for block in job.own_blocks() if not block.part.exists())
     with StopRequest(settings[0].runtime.grace_seconds) as stop, stop.deferred():
         first = list(itertools.islice(missing, len(settings)))
         with counter, _workers(settings, work, first) as (pool, pending):
@@ -248,190 +240,6 @@ def _answer_block(block: Block) -> tuple[int, list[str]]:
     return len(block.lines), warnings
 
 
-# The input, and the parts of the output
-
-
-@dataclass
-class Block:
-    """Some lines of the input that are answered together."""
-
-    part: Path
-    """File for their answers."""
-    first_line: int
-    """The number of the first line in the file, counted from 0."""
-    lines: list[str]
-    """At most `LINES_AT_ONCE`."""
-
-
-@dataclass
-class Job:
-    """The way of one file to another, and its progress by the parts on disk."""
-
-    source: Path
-    output: Path
-    done: str
-    """What lines are afterwards, such as "translated"."""
-    stamp: str
-    """Stamp of the input file, to find out whether the file changes."""
-    num_lines: int = 0
-    sha256: str = ""
-    """Hash of the uncompressed text of the input."""
-    reader: Reader | None = None
-    """How the lines are read before blocks are made of them, if not as they are."""
-
-    @classmethod
-    def read(cls, source: Path, output: Path, done: str, reader: Reader | None = None) -> Job:
-        """Read the input through once.
-
-        Raises:
-            UserError: the input is missing, no regular file, damaged or not UTF-8, or the output cannot be
-                written.
-        """
-        require_files(source, output)
-        job = cls(source, output, done, stamp_of_files([source]), reader=reader)
-        digest = hashlib.sha256()
-        for block in job.blocks():
-            digest.update("".join(f"{line}\n" for line in block.lines).encode())
-            job.num_lines += len(block.lines)
-        job.sha256 = digest.hexdigest()
-        return job
-
-    @property
-    def folder(self) -> Path:
-        """Directory of the parts."""
-        return self.output.with_name(f"{self.output.name}.parts")
-
-    @property
-    def parts(self) -> Iterator[Path]:
-        """Files of all parts, in order, finished or not."""
-        return (self._part(number) for number in range(-(-self.num_lines // LINES_AT_ONCE)))
-
-    @property
-    def num_finished(self) -> int:
-        """Lines of the input whose part is finished."""
-        sizes = (self.num_lines - first for first in range(0, self.num_lines, LINES_AT_ONCE))
-        pairs = zip(self.parts, sizes, strict=True)
-        return sum(min(size, LINES_AT_ONCE) for part, size in pairs if part.exists())
-
-    @property
-    def progress(self) -> str:
-        """The progress as "1,024 of 30,000 lines"."""
-        return f"{self.num_finished:,} of {self.num_lines:,} lines"
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the blocks of the input, in order; raise `UserError` when the file has changed."""
-        lines = read_lines(self.source, "input", may_be_empty=True)
-        lines = self.reader(lines) if self.reader else lines
-        for number in itertools.count():
-            self._require_unchanged()
-            if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
-                return
-            yield Block(self._part(number), number * LINES_AT_ONCE, block)
-
-    @contextmanager
-    def opened(self, facts: dict[str, Any]) -> Iterator[None]:
-        """Lock the folder of parts for this job, new or continued, and remove damaged parts.
-
-        `facts` are the settings that the answers depend on. A job that ends without any part leaves
-        no folder.
-
-        Raises:
-            UserError: another process has the lock, the parts in the folder belong to another job, or a
-                name in the folder leads out of it.
-        """
-        own = {
-            "input.lines": self.num_lines,
-            "input.sha256": self.sha256[:16],
-            "lines per part": LINES_AT_ONCE,
-        }
-        require_contained(self.folder)
-        with locked(self.folder, OTHER_OUTPUT):
-            _claim(self.folder, own | facts)
-            for part in self.parts:
-                if part.exists() and read_part(part) is None:
-                    warn(f"{part} is damaged; its lines are {self.done} again")
-                    part.unlink()
-            try:
-                yield
-            finally:
-                if not any(part.exists() for part in self.parts):
-                    shutil.rmtree(self.folder, ignore_errors=True)
-
-    def finish(self) -> None:
-        """Join the parts to the output, and remove them; raise `UserError` if one is damaged."""
-        self._require_unchanged()
-        draft = self.folder / "output"
-        with written_atomically(draft) as file, compressing(file, self.output) as target:
-            for part in self.parts:
-                answers = read_part(part)
-                if answers is None:
-                    raise UserError(f"{part} is damaged; its lines are {self.done} again by the same command")
-                target.write(answers)
-        _require_free(self.output)
-        draft.replace(self.output)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _part(self, number: int) -> Path:
-        return self.folder / f"block_{number:08d}"
-
-    def _require_unchanged(self) -> None:
-        if not self.source.is_file() or stamp_of_files([self.source]) != self.stamp:
-            raise UserError(f"input: {self.source} has changed while it was {self.done}; start anew")
-
-
-def _claim(folder: Path, facts: dict[str, Any]) -> None:
-    """Claim the folder for the job that `facts` describe; raise `UserError` if it holds anything else."""
-    file = folder / "job.json"
-    if not file.exists():
-        if strange := sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
-            raise UserError(
-                f"{folder} is where parts of the output go, but it holds {strange[0]} and no job.json; "
-                f"move it away, or {OTHER_OUTPUT}"
-            )
-        write_json(file, facts)
-    stored = read_json(file)
-    changes = [
-        f"{key}: {stored.get(key, 'unset')} -> {facts.get(key, 'unset')}"
-        for key in dict.fromkeys((*stored, *facts))
-        if stored.get(key, "unset") != facts.get(key, "unset")
-    ]
-    if changes:
-        lines = "\n  ".join([f"{folder} is left over from another job:", *changes])
-        raise UserError(f"{lines}\nrepeat that one to finish it, remove the directory, or {OTHER_OUTPUT}")
-
-
-def write_part(part: Path, answers: bytes) -> None:
-    """Write a part with its SHA-256; raise `TrainingStopped` when the disk is full."""
-    write_atomically(part, hashlib.sha256(answers).hexdigest().encode() + b"\n" + answers)
-
-
-def read_part(part: Path) -> bytes | None:
-    """Return the answers in a part, or None when it is damaged."""
-    digest, _, answers = part.read_bytes().partition(b"\n")
-    return answers if digest == hashlib.sha256(answers).hexdigest().encode() else None
-
-
-def require_files(source: Path, output: Path) -> None:
-    """Raise `UserError` for an input that cannot be read, or an output that cannot be written."""
-    if output.is_dir():
-        raise UserError(f"output: {output} is a directory; name a file in it: output={output / source.name}")
-    if not output.parent.is_dir():
-        raise UserError(f"output: there is no directory {output.parent}; make it, or {OTHER_OUTPUT}")
-    if output.exists() and source.exists() and output.samefile(source):
-        raise UserError(f"output: {output} is the input; {OTHER_OUTPUT}")
-    _require_free(output)
-    if output.suffix == ".zst":
-        extras.require("zst", f"output: {output} is to be compressed by Zstandard, which")
-    if source.exists() and not (source.is_file() or source.is_dir()):
-        raise UserError(f"input: {source} is no regular file; leave out input and output to read a stream")
-    require_file(source, "input")
-
-
-def _require_free(output: Path) -> None:
-    if output.exists():
-        raise UserError(f"output: {output} is there already and stays; remove it, or {OTHER_OUTPUT}")
-
-
 # The display
 
 
@@ -442,6 +250,7 @@ class LineCounter(Progress):
         self,
         total: int,
         done: int,
+        name: str = "lines",
         console: Console | None = None,
         clock: Callable[[], float] = monotonic,
     ):
@@ -455,7 +264,7 @@ class LineCounter(Progress):
             redirect_stdout=False,
             expand=True,
         )
-        self.add_task("", total=total, completed=done, before=done)
+        self.add_task(name, total=total, completed=done, before=done)
         (self._task,) = self.tasks
         self._reported = self.get_time()
         self._shown = set[str]()
@@ -491,8 +300,11 @@ class _Description(ProgressColumn):
 
 
 def describe(task: LineTask) -> str:
-    """Return `1,024 of 30,000 lines  12.3 lines/s  8:45 left`, at the speed of this process so far."""
+    """Return `1,024 of 30,000 lines  12.3 lines/s  8:45 left`, at the speed of this process so far.
+
+    The description of the task says what is counted, such as `lines`.
+    """
     rate = (task.completed - task.fields["before"]) / max(task.elapsed or 0.0, 1e-3)
     speed = f"  {rate:,.1f} lines/s" if rate else ""
     left = f"  {duration(task.remaining / rate)} left" if rate and task.remaining else ""
-    return f"{task.completed:,.0f} of {task.total:,.0f} lines{speed}{left}"
+    return f"{task.completed:,.0f} of {task.total:,.0f} {task.description}{speed}{left}"

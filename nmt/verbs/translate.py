@@ -24,7 +24,8 @@ from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, open_runs
-from nmt.verbs.file_job import Answers, LineWork, Reader, answer, answer_file
+from nmt.verbs.file_job import Answers, LineWork, answer, answer_file
+from nmt.verbs.file_parts import Reader
 
 SPEED = ("batch_tokens", "cuda_graphs")
 """Keys of a search that change speed and memory, not the translations."""

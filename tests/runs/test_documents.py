@@ -24,7 +24,7 @@ from nmt.decoding.translate import Translation, _of_sentence, translate
 from nmt.errors import UserError
 from nmt.runs.opened import Run, open_run
 from nmt.runtime_config import RuntimeConfig
-from nmt.verbs import file_job
+from nmt.verbs import file_parts
 from nmt.verbs.file_job import answer
 from nmt.verbs.translate import TRANSLATION, with_previous_lines
 from tests.runs.untrained import untrained
@@ -147,9 +147,9 @@ def test_a_file_in_blocks_is_translated_as_a_stream_and_goes_on(
     asked = [Request(word, context=context) for word, context in zip(words, contexts, strict=True)]
     if not is_json:
         assert expected.decode().splitlines() == texts(documents, asked)
-    monkeypatch.setattr(file_job, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 3)
     cfg = TranslateConfig(**common, **form, input=str(source), output=str(tmp_path / "out"), workers=1)
-    job = file_job.Job.read(source, tmp_path / "out", "translated", TRANSLATION.reader(cfg))
+    job = file_parts.Job.read(source, tmp_path / "out", "translated", TRANSLATION.reader(cfg))
     answers = TRANSLATION.opened(cfg)
     found = [line for block in job.blocks() for line in answers(block.lines, block.first_line, print)]
     assert "".join(f"{line}\n" for line in found).encode() == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import multiprocessing
 import os
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,28 +21,17 @@ from rich.console import Console
 
 from nmt.cli import main
 from nmt.config.roots import TranslateConfig
-from nmt.data import lines
-from nmt.data.compression import COMPRESSIONS, compression_of
-from nmt.data.lines import decoded, read_lines
+from nmt.data.lines import decoded
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
-from nmt.extras import EXTRAS
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
-from nmt.verbs import file_job
-from nmt.verbs.file_job import (
-    Job,
-    LineCounter,
-    answer,
-    answer_file,
-    require_files,
-    worker_settings,
-    write_part,
-)
+from nmt.verbs import file_parts
+from nmt.verbs.file_job import LineCounter, answer, answer_file, worker_settings
 from nmt.verbs.translate import TRANSLATION, output_lines
 from tests.runs.untrained import untrained
 
@@ -92,7 +79,7 @@ def test_two_workers_give_what_a_stream_gives(
     search.split_lines = LineSplitting.none
     expected = streamed(run, text, search, chunk=4)
     capsys.readouterr()
-    monkeypatch.setattr(file_job, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 4)
     answer(config(run, tmp_path, workers=2, decoding=search), TRANSLATION)
     shown = capsys.readouterr()
     assert (tmp_path / "out").read_bytes() == expected
@@ -150,6 +137,40 @@ def test_lines_are_answered_as_they_come(
     cfg = TranslateConfig(run=str(run), decoding=SEARCH, runtime=cpu, lines_at_once=lines_at_once)
     answer(cfg, TRANSLATION)
     assert written.getvalue() == streamed(run, b"a b\nc\nd e f\n")
+
+
+@pytest.mark.usefixtures("forks")
+def test_shards_of_an_array_give_what_a_stream_gives(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Three tasks of Slurm, the third of which has no line; and nothing is done twice."""
+    text = b"ab ba\n\nca\nabc d\nhg\na\n"
+    (tmp_path / "in").write_bytes(text)
+    expected = streamed(run, text, chunk=4)
+    capfd.readouterr()
+    monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 4)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "3")
+    shard = "shard=${oc.env:SLURM_ARRAY_TASK_ID}/${oc.env:SLURM_ARRAY_TASK_COUNT}"
+    search = ["decoding.max_length_offset=3", "decoding.max_length_ratio=1.0", "runtime.device=cpu"]
+    files = [f"input={tmp_path}/in", f"output={tmp_path}/out"]
+    for task in ("2", "2", "1", "3"):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
+        assert main(["translate", f"run={run}", *files, *search, "workers=1", shard]) == 0
+    shown = capfd.readouterr()
+    end = (
+        "lines are translated; the last shard to end, or the same command without shard=..., "
+        f"writes {tmp_path}/out"
+    )
+    assert shown.out.splitlines() == [
+        *[f"parts       {tmp_path}/out.parts: 2 of all 6 {end}"] * 2,
+        f"written     {tmp_path}/out",
+        f"nothing     {tmp_path}/in has 6 lines, too few for shard 3/3",
+    ]
+    assert "2 of 2 lines of shard 2/3  " in shown.err
+    assert "going on: 2 of 2 lines of shard 2/3 are translated\n" in shown.err
+    assert "4 of 4 lines of shard 1/3  " in shown.err
+    assert (tmp_path / "out").read_bytes() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
@@ -302,6 +323,17 @@ def test_an_error_in_a_worker_ends_the_job(run: Path, tmp_path: Path) -> None:
             "workers=2 needs input=... and output=...; a stream has one worker",
         ),
         ({"workers": -1}, "workers must not be negative, but is -1"),
+        ({"shard": "3"}, "shard must be I/N, such as 3/16 for the third of 16, but is '3'"),
+        ({"shard": "5/4"}, "shard=5/4: the first of N shards is 1/N, and the last one N/N"),
+        (
+            {"shard": "0/4"},
+            "shard=0/4: the first of N shards is 1/N, and the last one N/N; for an array of Slurm: "
+            "--array=1-N",
+        ),
+        (
+            {"input": None, "output": None, "shard": "2/4"},
+            "shard=2/4 needs input=... and output=...; a stream has one process",
+        ),
         ({"input": " "}, "input must name a file, but is empty"),
         ({"output": ""}, "output must name a file, but is empty"),
     ],
@@ -362,7 +394,7 @@ def test_workers_are_spread_over_the_gpus(
 def test_a_line_of_progress_now_and_then() -> None:
     out = io.StringIO()
     now = [0.0]
-    counter = LineCounter(10_000, 4_000, Console(file=out, width=20), clock=lambda: now[0])
+    counter = LineCounter(10_000, 4_000, console=Console(file=out, width=20), clock=lambda: now[0])
     with counter:
         for seconds in (10.0, 31.0, 60.0):
             now[0] = seconds
@@ -379,260 +411,9 @@ def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     now = [0.0]
     console = Console(file=out, force_terminal=True, width=100, _environ={})
-    with LineCounter(2_000, 0, console, clock=lambda: now[0]) as counter:
+    with LineCounter(2_000, 0, console=console, clock=lambda: now[0]) as counter:
         assert "0 of 2,000 lines" in out.getvalue()
         now[0] = 10.0
         counter.add(1_000, [])
         counter.refresh()
         assert "1,000 of 2,000 lines  100.0 lines/s  0:10 left" in out.getvalue()
-
-
-# The input, and the parts of the output
-
-TEXT = b"a\n\nb\r\nc\nd\n\xc3\xa4\ne"
-LINES = ["a", "", "b", "c", "d", "ä", "e"]
-FACTS: dict[str, Any] = {"checkpoint": "abc", "decoding.beam_size": 5}
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """Return a job of three blocks of at most three lines."""
-    monkeypatch.setattr(file_job, "LINES_AT_ONCE", 3)
-    (tmp_path / "in").write_bytes(TEXT)
-    return Job.read(tmp_path / "in", tmp_path / "out", "translated")
-
-
-def save(job: Job, *numbers: int) -> None:
-    """Write the parts of these blocks: their lines in capitals."""
-    for number, block in enumerate(job.blocks()):
-        if number in numbers:
-            write_part(block.part, "".join(f"{line}\n" for line in block.lines).upper().encode())
-
-
-def present(job: Job) -> list[int]:
-    return [number for number, part in enumerate(job.parts) if part.exists()]
-
-
-def test_blocks_hold_every_line_once_in_order(job: Job) -> None:
-    blocks = list(job.blocks())
-    assert [line for block in blocks for line in block.lines] == LINES
-    assert [(block.first_line, len(block.lines)) for block in blocks] == [(0, 3), (3, 3), (6, 1)]
-    assert [block.part for block in blocks] == list(job.parts)
-    assert job.num_lines == 7
-
-
-def test_a_compressed_input_is_the_same_text(job: Job) -> None:
-    other = job.source.with_name("in.gz")
-    with gzip.open(other, "wb") as file:
-        file.write(TEXT)
-    compressed = Job.read(other, job.output, job.done)
-    assert compressed.sha256 == job.sha256
-    assert list(compressed.blocks()) == list(job.blocks())
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "large"
-    path.write_bytes(b"a line that stands there again and again, with some forty words more\n" * 100_000)
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 14)
-    tracemalloc.start()
-    try:
-        num_blocks = sum(1 for _ in Job.read(path, tmp_path / "out", "translated").blocks())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert num_blocks == 98
-    assert peak < path.stat().st_size / 10
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("inn", None, "input: there is no file {tmp}/inn; did you mean 'in'?"),
-        ("x/in", None, "input: there is no file {tmp}/x/in, nor a directory {tmp}/x"),
-        (".", None, "input: {tmp} is a directory, not a file"),
-        (
-            "pipe",
-            None,
-            "input: {tmp}/pipe is no regular file; leave out input and output to read a stream",
-        ),
-        (
-            "new",
-            b"a\nb\nc\nd\ne \xff\n",
-            "input: {tmp}/new: line 5, byte 3 of the line (0xff) is not UTF-8; in Windows-1252 that byte is "
-            "'ÿ'; if so, convert the file: iconv -f cp1252 -t UTF-8",
-        ),
-        (
-            "new",
-            gzip.compress(b"a\n" * 9, mtime=0)[:-5],
-            "input: {tmp}/new is a damaged file (Compressed file ended before the end-of-stream marker "
-            "was reached); copy it again",
-        ),
-    ],
-)
-def test_inputs_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
-    (tmp_path / "in").touch()
-    os.mkfifo(tmp_path / "pipe")
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        Job.read(tmp_path / name, tmp_path / "out", "translated")
-    assert str(caught.value) == message.format(tmp=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (".", "output: {tmp} is a directory; name a file in it: output={tmp}/in"),
-        ("x/out", "output: there is no directory {tmp}/x; make it, or choose another output=..."),
-        ("in", "output: {tmp}/in is the input; choose another output=..."),
-        (
-            "there",
-            "output: {tmp}/there is there already and stays; remove it, or choose another output=...",
-        ),
-    ],
-)
-def test_outputs_that_cannot_be_made(job: Job, tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "there").write_bytes(b"precious")
-    with pytest.raises(UserError) as caught:
-        Job.read(job.source, tmp_path / name, "translated")
-    assert str(caught.value) == message.format(tmp=tmp_path)
-
-
-def test_a_job_goes_on_from_its_parts(job: Job) -> None:
-    with job.opened(FACTS):
-        assert job.progress == "0 of 7 lines"
-        save(job, 2)
-        assert job.progress == "1 of 7 lines"
-        save(job, 0)
-    with job.opened(FACTS):
-        assert job.progress == "4 of 7 lines"
-        assert present(job) == [0, 2]
-        save(job, 1)
-        job.finish()
-    assert job.output.read_bytes() == "A\n\nB\nC\nD\nÄ\nE\n".encode()
-    assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
-
-
-@pytest.mark.parametrize("suffix", [kind.suffix for kind in COMPRESSIONS])
-def test_a_compressed_output_holds_the_same(job: Job, suffix: str) -> None:
-    if suffix == ".zst" and not EXTRAS["zst"].is_there:
-        pytest.skip("the extra `zst` is not installed")
-    job.output = job.output.with_name(f"out{suffix}")
-    with job.opened(FACTS):
-        save(job, 0, 1, 2)
-        job.finish()
-    compressed = job.output.read_bytes()
-    assert compression_of(compressed) is not None
-    assert "".join(f"{line}\n" for line in read_lines(job.output, "output")) == "A\n\nB\nC\nD\nÄ\nE\n"
-
-
-def test_an_output_that_cannot_be_compressed_is_refused_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lacking(name: str, what: str) -> None:
-        raise UserError(f"{what} needs {name}")
-
-    monkeypatch.setattr("nmt.extras.require", lacking)
-    (tmp_path / "in").write_text("a\n")
-    with pytest.raises(UserError, match=r"out\.zst is to be compressed by Zstandard, which needs zst"):
-        require_files(tmp_path / "in", tmp_path / "out.zst")
-
-
-@pytest.mark.parametrize("damage", [b"", b"0" * 64 + b"\nE", b"nonsense"])
-def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with job.opened(FACTS):
-        save(job, 0, 1, 2)
-    *_, part = job.parts
-    part.write_bytes(damage)
-    with job.opened(FACTS):
-        assert present(job) == [0, 1]
-        part.write_bytes(damage)  # and damaged while the others were made
-        with pytest.raises(UserError, match="block_00000002 is damaged; its lines are translated again by"):
-            job.finish()
-    assert capsys.readouterr().err == f"warning: {part} is damaged; its lines are translated again\n"
-    assert not job.output.exists()
-
-
-def test_the_parts_of_another_job_are_refused_and_kept(job: Job) -> None:
-    with job.opened(FACTS):
-        save(job, 0)
-    with (
-        pytest.raises(UserError) as caught,
-        job.opened(FACTS | {"decoding.beam_size": 4, "decoding.length_penalty_alpha": 1.0}),
-    ):
-        pass
-    assert str(caught.value) == (
-        f"{job.folder} is left over from another job:\n"
-        "  decoding.beam_size: 5 -> 4\n  decoding.length_penalty_alpha: unset -> 1.0\n"
-        "repeat that one to finish it, remove the directory, or choose another output=..."
-    )
-    job.source.write_bytes(b"another\n")
-    with (
-        pytest.raises(UserError, match=r"input\.lines: 7 -> 1\n  input\.sha256: "),
-        Job.read(job.source, job.output, job.done).opened(FACTS),
-    ):
-        pass
-    assert present(job) == [0]
-
-
-def test_a_folder_of_the_user_is_left_alone(job: Job) -> None:
-    job.folder.mkdir()
-    (job.folder / "thesis.txt").write_text("precious")
-    with pytest.raises(UserError) as caught, job.opened(FACTS):
-        pass
-    assert str(caught.value) == (
-        f"{job.folder} is where parts of the output go, but it holds thesis.txt and no job.json; "
-        "move it away, or choose another output=..."
-    )
-    assert (job.folder / "thesis.txt").read_text() == "precious"
-
-
-@pytest.mark.fault(37)
-def test_a_link_among_the_parts_is_refused(job: Job, tmp_path: Path) -> None:
-    """Where many may write, such as /tmp, somebody else may have made the folder."""
-    job.folder.mkdir()
-    (tmp_path / "victim").write_text("precious")
-    (job.folder / ".lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match=r"out.parts/\.lock is a link that leads out of"), job.opened(FACTS):
-        pass
-    assert (tmp_path / "victim").read_text() == "precious"
-
-
-def test_a_job_has_one_process(job: Job) -> None:
-    with (
-        job.opened(FACTS),
-        pytest.raises(
-            UserError, match=f"out.parts is in use by process {os.getpid()} on .*; wait for it, or"
-        ),
-        job.opened(FACTS),
-    ):
-        pass
-
-
-def test_a_job_that_fails_at_once_leaves_nothing(job: Job) -> None:
-    with pytest.raises(KeyError), job.opened(FACTS):
-        raise KeyError
-    assert [path.name for path in job.output.parent.iterdir()] == ["in"]
-
-
-def test_an_input_that_changes_is_noticed(job: Job) -> None:
-    with job.opened(FACTS):
-        save(job, 0, 1, 2)
-        job.source.write_bytes(TEXT[::-1])
-        with pytest.raises(UserError, match="has changed while it was translated; start anew"):
-            next(job.blocks())
-        with pytest.raises(UserError, match="has changed while it was translated; start anew"):
-            job.finish()
-
-
-def test_an_output_that_appears_meanwhile_is_not_overwritten(job: Job) -> None:
-    with job.opened(FACTS):
-        save(job, 0, 1, 2)
-        job.output.write_bytes(b"precious")
-        with pytest.raises(UserError, match="out is there already and stays; remove it, or choose another"):
-            job.finish()
-    assert job.output.read_bytes() == b"precious"
-    job.output.unlink()
-    with job.opened(FACTS):
-        job.finish()
-    assert job.output.exists()

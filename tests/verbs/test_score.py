@@ -20,7 +20,7 @@ from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runs.opened import open_run
 from nmt.runtime_config import RuntimeConfig
-from nmt.verbs import file_job
+from nmt.verbs import file_parts
 from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import answer, answer_file
 from nmt.verbs.score import SCORES
@@ -125,7 +125,7 @@ def test_two_workers_give_what_a_stream_gives(
 ) -> None:
     text = "".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS) * 3
     (tmp_path / "in").write_text(text)
-    monkeypatch.setattr(file_job, "LINES_AT_ONCE", 4)
+    monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 4)
     expected = scored(run, text, monkeypatch, capfdbinary, "per_token=true")
     answer(config(run, tmp_path, workers=2, per_token=True), SCORES)
     shown = capfdbinary.readouterr()
@@ -156,7 +156,7 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(run: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
     stamps = {part: part.stat().st_mtime_ns for part in kept}
 
-    with pytest.raises(UserError, match=r"left over from another job:\n  normalise: False -> True\n"):
+    with pytest.raises(UserError, match=r"belongs to another job:\n  normalise: False -> True\n"):
         answer_file(config(run, tmp_path, normalise=True), SCORES)
     assert {part: part.stat().st_mtime_ns for part in kept} == stamps
     answer_file(config(run, tmp_path), SCORES)
