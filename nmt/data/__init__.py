@@ -40,6 +40,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     source_factors      What a piece of the source has besides its spelling: case, place in its word.
     casing              Inline case: words in lower case, and marks for their capitals.
     tokenizer_training  Train SentencePiece, deterministically; the config of a tokenizer.
+    segmenter           SentencePiece models as messages: read, told apart, and given our special ids.
     piece_models        The models that split lines into pieces, behind one contract.
     ready_tokenizers    Tokenizers that are ready before the training, given our special ids.
     matches             Translations of similar sources, offered behind sources.

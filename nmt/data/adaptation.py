@@ -123,19 +123,19 @@ def _new_pieces(
     """Return at most `num_pieces` pieces to append to a model, behind a piece for each of `tags`."""
     known, new = Pieces(model), list[NewPiece]()
     for tag in own_pieces(cfg, tags):
-        if cfg.kind is not TokenizerKind.word and tag not in known.symbols:
+        if known.kind is not TokenizerKind.word and tag not in known.symbols:
             new.append(NewPiece(tag, 0.0, USER_DEFINED))
     symbols = {*known.symbols, *(piece.text for piece in new)}
     counts = _counted_words(model, prepare_lines(cfg, lines), symbols)
     found = list[NewPiece]()
-    if not cfg.byte_fallback and cfg.kind is not TokenizerKind.word:
+    if not known.bytes and known.kind is not TokenizerKind.word:
         found += _characters(cfg, counts, {*known.ids, *known.unused, *symbols})
-    if cfg.kind is TokenizerKind.word:
+    if known.kind is TokenizerKind.word:
         least, order = cfg.min_frequency, sorted(counts, key=lambda word: (-counts[word], word))
         found += [NewPiece(w, 0.0) for w in order if w not in known.ids and counts[w] >= least]
-    if cfg.kind not in COUNTED:
+    if known.kind not in COUNTED:
         joined = _Joining(model, known, found, counts)
-        found += joined.pieces(num_pieces - len(found), is_bpe=cfg.kind is TokenizerKind.bpe)
+        found += joined.pieces(num_pieces - len(found), is_bpe=known.kind is TokenizerKind.bpe)
     return [*new, *found[:num_pieces]]
 
 

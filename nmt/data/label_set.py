@@ -6,20 +6,15 @@ A label is one piece, whatever it is spelt of, and a target is that piece alone,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-from sentencepiece import sentencepiece_model_pb2
 
 from nmt.data.pairs import ParallelText
+from nmt.data.segmenter import SPECIAL_PIECES, Model, PieceType
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import SPACE
 from nmt.errors import UserError, suggest
 
 MAX_NAMED = 20
 """Labels that an error lists."""
-SPECIAL = {PAD_ID: "<pad>", UNK_ID: "<unk>", BOS_ID: "<s>", EOS_ID: "</s>"}
-_Model: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made at run time
-_Piece, _Spec = _Model.SentencePiece, sentencepiece_model_pb2.TrainerSpec  # type: ignore[attr-defined]
 
 
 def label_set(chunks: Iterable[ParallelText]) -> list[str]:
@@ -49,14 +44,14 @@ def require_known(labels: Sequence[str], known: Sequence[str], split: str) -> No
 
 def label_model(labels: Sequence[str]) -> bytes:
     """Return a SentencePiece model whose pieces, behind the special ids, are the labels."""
-    spec = _Spec(model_type=_Spec.WORD, pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID)
-    model = _Model(trainer_spec=spec)
-    model.normalizer_spec.name = "identity"
-    for number, spelling in sorted(SPECIAL.items()):
-        kind = _Piece.UNKNOWN if number == UNK_ID else _Piece.CONTROL
-        model.pieces.append(_Piece(piece=spelling, type=kind))
+    model = Model(normalizer_spec={"name": "identity"})
+    spec = model.trainer_spec
+    spec.model_type = spec.WORD
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
+    for special in SPECIAL_PIECES:
+        model.pieces.append(PieceType(piece=special.piece, type=special.type))
     for label in labels:
-        model.pieces.append(_Piece(piece=spelt(label), type=_Piece.NORMAL))
+        model.pieces.append(PieceType(piece=spelt(label), type=PieceType.NORMAL))
     content: bytes = model.SerializeToString(deterministic=True)
     return content
 

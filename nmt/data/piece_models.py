@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import sentencepiece
 
 from nmt import extras
+from nmt.data.segmenter import Segmenter, processor_of
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer_training import SPACE, SPECIAL_SPELLINGS, words
+from nmt.data.tokenizer_training import SPACE, SPECIAL_SPELLINGS, TokenizerKind, words
 from nmt.errors import UserError
 
 UNKNOWN = " \N{DOUBLE QUESTION MARK} "
@@ -49,6 +50,8 @@ class PieceModel(Protocol):
     """Pieces, special ones included."""
     version: str
     """The version of the library, on which the ids of a text depend."""
+    kind: TokenizerKind | None
+    """How a model of SentencePiece segments; None for the library `tokenizers`."""
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of lines, each ending with `EOS_ID`, in one thread."""
@@ -72,28 +75,24 @@ class PieceModel(Protocol):
         """Return the ids of the pieces that are bytes, with which any text can be spelt."""
 
 
-def piece_model(model: bytes, *, is_word: bool = False) -> PieceModel:
-    """Return the model of these bytes; with `is_word` one of SentencePiece is given word by word.
+def piece_model(model: bytes) -> PieceModel:
+    """Return the model of these bytes.
 
     Raises:
         UserError: the bytes are no model, its special ids are not ours, or its library is missing.
     """
     if model.startswith(b"{"):
         return HuggingFaceModel(model)
-    return SentencePieceModel(model, is_word=is_word)
+    return SentencePieceModel(model)
 
 
 class SentencePieceModel:
-    """A model of SentencePiece."""
+    """A model of SentencePiece; to one of words a line is given word by word."""
 
     version = sentencepiece.__version__
 
-    def __init__(self, model: bytes, *, is_word: bool):
-        self._processor: Any = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.load_from_serialized_proto(model)
-        except RuntimeError as error:
-            raise UserError(f"is not a readable SentencePiece model: {error}") from error
+    def __init__(self, model: bytes):
+        self._processor = processor_of(model)
         ids = (self._processor.pad_id(), self._processor.unk_id(), self._processor.bos_id())
         found = *ids, self._processor.eos_id()
         if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
@@ -101,7 +100,8 @@ class SentencePieceModel:
                 f"has the ids {found} for padding, unknown, begin and end, but they must be "
                 f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained"
             )
-        self._is_word = is_word
+        self.kind: TokenizerKind | None = Segmenter.parse(model).kind
+        self._is_word = self.kind is TokenizerKind.word
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -168,6 +168,8 @@ class HuggingFaceModel:
     pieces of the word inside of a line; `▁` in a spelling is a space, however the tokenizer spells one.
     Special tokens are never read from text: what spells one is text, or unknown.
     """
+
+    kind: TokenizerKind | None = None
 
     def __init__(self, model: bytes):
         extras.require("tokenizers", "a tokenizer.json of Hugging Face")

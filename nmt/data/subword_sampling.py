@@ -20,10 +20,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import struct
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +31,9 @@ from numpy.typing import NDArray
 
 from nmt.data.draws import Uint64s, hashes
 from nmt.data.encoded_pairs import RaggedIds
+from nmt.data.segmenter import UNKNOWN_PENALTY, PieceType, Segmenter
 from nmt.data.special_ids import EOS_ID, UNK_ID
-from nmt.data.tokenizer_training import SPACE
+from nmt.data.tokenizer_training import SPACE, TokenizerKind
 
 PART_LINES = 2048
 """Lines that are sampled at a time."""
@@ -41,8 +41,6 @@ MOST_EDGES = 1 << 22
 """Beyond this number of edges (150 MB; BPE 350 MB) all graphs are thrown away, to be made again as needed."""
 LONG_UNIT = 40
 """A BPE unit of more characters is merged anew at each use: it hardly occurs again."""
-UNKNOWN_PENALTY = 10.0
-"""As in SentencePiece, an unknown character has the score of the least probable piece, less this."""
 
 END, UNMADE = -1, -2
 """Targets of edges: the end of the unit, and a node that nothing has reached yet."""
@@ -55,12 +53,12 @@ Ints = NDArray[np.int64]
 
 
 class SubwordSampler:
-    """Sampled segmentations by one model; not for two threads at once."""
+    """Sampled segmentations by a unigram or BPE model; not for two threads at once."""
 
-    def __init__(self, model: bytes, alpha: float, *, is_bpe: bool):
+    def __init__(self, model: bytes, alpha: float):
         self._normalize = sentencepiece.SentencePieceProcessor(model_proto=model).normalize
         self._pieces, self._alpha = Pieces(model), alpha
-        self._kind = _Merges if is_bpe else _Lattices
+        self._kind = _Merges if self._pieces.kind is TokenizerKind.bpe else _Lattices
         self._graphs: _Graphs = self._kind(self._pieces, alpha)
 
     def sample(self, lines: Sequence[str], *, seed: int, first: int = 0) -> RaggedIds:
@@ -92,17 +90,15 @@ class Pieces:
     """The pieces of a model, and how lines are split into units that are segmented by themselves."""
 
     def __init__(self, model: bytes):
-        pieces = [dict(_fields(value)) for field, value in _fields(model) if field == 1]
-        texts, kinds = [piece[1].decode() for piece in pieces], [piece.get(3, 1) for piece in pieces]
-        self.size = len(pieces)
-        self.ids = {text: i for i, text in enumerate(texts) if kinds[i] == 1}
-        self.scores = {
-            text: struct.unpack("<f", pieces[i].get(2, bytes(4)))[0] for text, i in self.ids.items()
-        }
-        self.unused = {text: i for i, text in enumerate(texts) if kinds[i] == 5}  # that no text becomes
-        self.symbols = {text: i for i, text in enumerate(texts) if kinds[i] == 4}
+        segmenter = Segmenter.parse(model)
+        self.kind, self.size = segmenter.kind, len(segmenter.proto.pieces)
+        self.ids = segmenter.ids_of(PieceType.NORMAL)
+        self.scores = {text: segmenter.proto.pieces[i].score for text, i in self.ids.items()}
+        self.unused = segmenter.ids_of(PieceType.UNUSED)  # that no text becomes
+        found = segmenter.ids_of(PieceType.USER_DEFINED)
+        self.symbols = {text: i for text, i in found.items() if "\n" not in text}  # as no line has
         self.longest = max(map(len, self.ids), default=1)
-        self._bytes = [i for i in range(self.size) if kinds[i] == 6]
+        self.bytes = list(segmenter.ids_of(PieceType.BYTE).values())
         whole = any(SPACE in text[1:] for text in self.ids)  # else no piece goes into the next word
         symbols = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
         inside = f"[^\n{'' if whole else SPACE}]"
@@ -113,29 +109,7 @@ class Pieces:
         """Return the ids of a piece, or of a character that is none."""
         if text in self.ids:
             return [self.ids[text]]
-        return [self._bytes[byte] for byte in text.encode()] if self._bytes else [UNK_ID]
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of the fields of a protobuf message: an integer, or bytes."""
-    place = 0
-
-    def integer() -> int:
-        nonlocal place
-        first = place
-        while message[place] & 128:
-            place += 1
-        place += 1
-        return sum((byte & 127) << 7 * i for i, byte in enumerate(message[first:place]))
-
-    while place < len(message):
-        number, kind = divmod(integer(), 8)
-        if kind == 0:
-            yield number, integer()
-            continue
-        size = integer() if kind == 2 else {1: 8, 5: 4}[kind]
-        yield number, message[place : place + size]
-        place += size
+        return [self.bytes[byte] for byte in text.encode()] if self.bytes else [UNK_ID]
 
 
 class _Graphs(ABC):

@@ -66,9 +66,8 @@ class Tokenizer:
         self.cfg = cfg
         self.src_model = src_model
         self.tgt_model = tgt_model
-        is_word = cfg.kind is TokenizerKind.word
-        self._src = piece_model(src_model, is_word=is_word)
-        self._tgt = self._src if tgt_model == src_model else piece_model(tgt_model, is_word=is_word)
+        self._src = piece_model(src_model)
+        self._tgt = self._src if tgt_model == src_model else piece_model(tgt_model)
         self._src_tag = _tag(self._src, cfg.src_tag, "src_tag")
         self._tgt_tag = None if cfg.labels else _tag(self._tgt, cfg.tgt_tag, "tgt_tag")
         self.labels: list[str] = []  # those of a classifier, in the order of their ids
@@ -131,6 +130,11 @@ class Tokenizer:
             models = {SRC_FILE: self.src_model, TGT_FILE: self.tgt_model}
         for name, model in models.items():
             write_atomically(directory / name, model)
+
+    @property
+    def kinds(self) -> tuple[TokenizerKind | None, TokenizerKind | None]:
+        """How the models of source and target segment; None for tokenizers of the library `tokenizers`."""
+        return self._src.kind, self._tgt.kind
 
     @property
     def src_vocab_size(self) -> int:
@@ -199,7 +203,8 @@ class Tokenizer:
             tags += (cfg.tag_side.value,)
         if cfg.source_factors:
             tags += ("factors", *cfg.source_factors)
-        settings = repr((cfg.kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
+        kind = self.kinds[0] or cfg.kind
+        settings = repr((kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
@@ -368,7 +373,7 @@ class Tokenizer:
         cfg = replace(self.cfg, lowercase=False)
         read = prepare_lines(cfg, lines)
         found = self._pieces(self._src, list(map(source_factors.small, read)))
-        texts = self._pieces(self._src, read) if cfg.kind is TokenizerKind.word else []
+        texts = self._pieces(self._src, read) if self.kinds[0] is TokenizerKind.word else []
         if texts:  # words are those of the normalised line
             own = [[piece.surface for piece in words] for words in texts]
         else:
@@ -395,8 +400,7 @@ class Tokenizer:
     def _sampler(self, model: bytes, alpha: float) -> SubwordSampler:
         """Return the sampler of a model, which keeps what it knows of words for the next epoch."""
         if (model, alpha) not in self._samplers:
-            is_bpe = self.cfg.kind is TokenizerKind.bpe
-            self._samplers[model, alpha] = SubwordSampler(model, alpha, is_bpe=is_bpe)
+            self._samplers[model, alpha] = SubwordSampler(model, alpha)
         return self._samplers[model, alpha]
 
     def _pieces(self, model: PieceModel, lines: Sequence[str]) -> list[list[Piece]]:

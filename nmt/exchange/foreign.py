@@ -10,14 +10,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nmt.data.segmenter import Segmenter, processor_of
 from nmt.errors import UserError
 from nmt.exchange.pickled import Refused, read_weights
-from nmt.exchange.pieces import Segmenter
 from nmt.files import digest, load_json, misfits
 
 MOST_BYTES = 1 << 26
@@ -69,9 +68,13 @@ class ForeignFolder:
         """Return a SentencePiece model of the folder."""
         file = self._required(name)
         try:
-            return Segmenter.parse(file.read_bytes())
-        except (OSError, RuntimeError, DecodeError) as error:
-            raise UserError(f"{file} is not a readable SentencePiece model: {error}") from error
+            content = file.read_bytes()
+            processor_of(content)
+            return Segmenter.parse(content)
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror}") from error
+        except UserError as error:
+            raise UserError(f"{file} {error}") from error
 
     def weights(self) -> dict[str, Tensor]:
         """Return all tensors by their names, as float32.

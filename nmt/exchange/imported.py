@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.data.segmenter import Segmenter
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
-from nmt.exchange.pieces import Numbering, Segmenter, numbering
+from nmt.exchange.pieces import Numbering, numbering
 from nmt.layers.choices import Activation
 from nmt.models import require_memory
 from nmt.models.configs import TransformerConfig, Tying

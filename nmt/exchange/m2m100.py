@@ -29,7 +29,7 @@ from nmt.exchange.imported import (
     tying,
     vocabulary_weights,
 )
-from nmt.exchange.pieces import Numbering
+from nmt.exchange.pieces import Numbering, renumbered
 from nmt.layers.choices import NormOrder, Positions
 from nmt.models.configs import TransformerConfig
 
@@ -60,7 +60,7 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
     tags = _tag(src, codes, "src"), _tag(tgt, codes, "tgt")
     segmenter = folder.segmenter("sentencepiece.bpe.model")
     numbers = numbered(settings, vocabulary | codes, [segmenter])
-    model = segmenter.renumbered(numbers.spellings)
+    model = renumbered(segmenter, numbers.spellings)
     tokenizer = Tokenizer(
         TokenizerConfig(kind=segmenter.kind, vocab_size=len(numbers.rows), src_tag=tags[0], tgt_tag=tags[1]),
         model,

@@ -29,7 +29,7 @@ from nmt.exchange.imported import (
     tying,
     vocabulary_weights,
 )
-from nmt.exchange.pieces import Numbering
+from nmt.exchange.pieces import Numbering, renumbered
 from nmt.layers.choices import NormOrder
 from nmt.models.configs import TransformerConfig
 
@@ -60,8 +60,8 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
     codes = [name for name in vocabularies[0] if name.startswith(">>") and name.endswith("<<")]
     tokenizer = Tokenizer(
         TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(sources.rows), joint=shared),
-        segmenters[0].renumbered(sources.spellings, codes),
-        segmenters[1].renumbered(targets.spellings, codes if shared else ()),
+        renumbered(segmenters[0], sources.spellings, codes),
+        renumbered(segmenters[1], targets.spellings, codes if shared else ()),
     )
     cfg = stack_config(
         settings,

@@ -179,11 +179,18 @@ def _model(run: Run, cfg: ExportConfig) -> str:
     facts = {
         "parameters": f"{parameters:,}",
         "pieces": pieces,
-        "tokenizer": f"SentencePiece, {run.cfg.tokenizer.kind.value}",
+        "tokenizer": _tokenizer(run),
         "checkpoint": identify_checkpoint(cfg.runs[0], cfg.checkpoints[0])[0],
         "number format of the weights": cfg.quantization.value,
     }
     return _table(["", ""], [*_rows(facts), *_rows(to_plain(run.cfg.model))])
+
+
+def _tokenizer(run: Run) -> str:
+    """Return how the models of both sides segment."""
+    kinds = run.tokenizer.kinds[: 1 if run.tokenizer.labels else 2]
+    found = dict.fromkeys(f"SentencePiece, {kind.value}" if kind else "Hugging Face" for kind in kinds)
+    return " and ".join(found)
 
 
 def _data(run: Run) -> str:

@@ -7,89 +7,38 @@ of our matrices: the special ids first, then the pieces of the vocabulary in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
-
-from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.subword_sampling import UNKNOWN_PENALTY
-from nmt.data.tokenizer_training import SPACE, TokenizerKind
-from nmt.errors import UserError
-
-SPECIAL = {PAD_ID: "<pad>", UNK_ID: "<unk>", BOS_ID: "<s>", EOS_ID: "</s>"}
-"""Our special ids and their spellings, in the order of the ids."""
-_Model: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made at run time
-_Piece = _Model.SentencePiece
-KINDS = {1: TokenizerKind.unigram, 2: TokenizerKind.bpe, 3: TokenizerKind.word, 4: TokenizerKind.char}
-"""Types of models in SentencePiece's format -> our names."""
+from nmt.data.segmenter import UNKNOWN_PENALTY, PieceType, Segmenter
+from nmt.data.special_ids import UNK_ID
+from nmt.data.tokenizer_training import SPACE, SPECIAL_SPELLINGS
 
 
-class Segmenter(NamedTuple):
-    """A SentencePiece model, parsed."""
+def renumbered(segmenter: Segmenter, spellings: Iterable[str], symbols: Iterable[str] = ()) -> bytes:
+    """Return the model of `segmenter` with the pieces `spellings` behind the special ids.
 
-    proto: Any
+    A spelling that the model lacks has a number and can be turned back into text, but no text becomes it;
+    except for single characters, which would be unknown otherwise. Each of `symbols`, which are among the
+    spellings, is one piece wherever a word begins with it.
 
-    @classmethod
-    def parse(cls, model: bytes) -> Segmenter:
-        """Return the content of a model file.
-
-        Raises:
-            google.protobuf.message.DecodeError: the bytes are no such file.
-            RuntimeError: SentencePiece does not accept the model.
-        """
-        sentencepiece.SentencePieceProcessor().load_from_serialized_proto(model)
-        return cls(_Model.FromString(model))
-
-    @property
-    def kind(self) -> TokenizerKind:
-        """How the model segments."""
-        return KINDS[self.proto.trainer_spec.model_type]
-
-    @property
-    def pieces(self) -> dict[str, Any]:
-        """The pieces that text is segmented into, by their spelling."""
-        return {piece.piece: piece for piece in self.proto.pieces if piece.type in _TEXT}
-
-    def renumbered(self, spellings: Iterable[str], symbols: Iterable[str] = ()) -> bytes:
-        """Return the model with the pieces `spellings` behind the special ids.
-
-        A spelling that the model lacks has a number and can be turned back into text, but no text becomes
-        it; except for single characters, which would be unknown otherwise. Each of `symbols`, which are
-        among the spellings, is one piece wherever a word begins with it.
-
-        Raises:
-            UserError: SentencePiece cannot hold a spelling: an empty one, say.
-        """
-        own, words = self.pieces, set(symbols)
-        lowest = min((piece.score for piece in own.values()), default=0.0) - UNKNOWN_PENALTY
-        renumbered = type(self.proto)()
-        renumbered.CopyFrom(self.proto)
-        del renumbered.pieces[:]
-        for number, spelling in SPECIAL.items():
-            kind = _Piece.UNKNOWN if number == UNK_ID else _Piece.CONTROL
-            renumbered.pieces.add(piece=spelling, score=0.0, type=kind)
-        for spelling in spellings:
-            if spelling in own:
-                renumbered.pieces.append(own[spelling])
-            elif spelling in words:
-                renumbered.pieces.add(piece=SPACE + spelling, score=0.0, type=_Piece.USER_DEFINED)
-            else:
-                kind = _Piece.NORMAL if len(spelling) == 1 else _Piece.UNUSED
-                renumbered.pieces.add(piece=spelling, score=lowest, type=kind)
-        spec = renumbered.trainer_spec
-        spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNK_ID, BOS_ID, EOS_ID
-        spec.vocab_size = len(renumbered.pieces)
-        model: bytes = renumbered.SerializeToString()
-        try:
-            sentencepiece.SentencePieceProcessor().load_from_serialized_proto(model)
-        except RuntimeError as error:
-            raise UserError(f"SentencePiece cannot hold the vocabulary of the model: {error}") from error
-        return model
+    Raises:
+        UserError: SentencePiece cannot hold a spelling: an empty one, say.
+    """
+    return segmenter.renumbered(_pieces(segmenter.pieces, spellings, {*symbols}))
 
 
-_TEXT = (_Piece.NORMAL, _Piece.USER_DEFINED, _Piece.BYTE)
+def _pieces(own: Mapping[str, Any], spellings: Iterable[str], symbols: Collection[str]) -> Iterator[Any]:
+    """Yield a piece for each spelling; `own` are those of the model."""
+    lowest = min((piece.score for piece in own.values()), default=0.0) - UNKNOWN_PENALTY
+    for spelling in spellings:
+        if spelling in own:
+            yield own[spelling]
+        elif spelling in symbols:
+            yield PieceType(piece=SPACE + spelling, score=0.0, type=PieceType.USER_DEFINED)
+        else:
+            kind = PieceType.NORMAL if len(spelling) == 1 else PieceType.UNUSED
+            yield PieceType(piece=spelling, score=lowest, type=kind)
 
 
 class Numbering(NamedTuple):
@@ -111,10 +60,10 @@ def numbering(
     """
     taken = set(special.values())
     known = [spelling for spelling, row in sorted(vocabulary.items(), key=lambda x: x[1]) if row not in taken]
-    known = [spelling for spelling in known if spelling not in SPECIAL.values()]
-    present = {*known, *SPECIAL.values()}
+    known = [spelling for spelling in known if spelling not in SPECIAL_SPELLINGS]
+    present = {*known, *SPECIAL_SPELLINGS}
     added = [piece for segmenter in segmenters for piece in segmenter.pieces if piece not in present]
     added = list(dict.fromkeys(added))
-    rows = [special[number] for number in SPECIAL]
+    rows = [special[number] for number in range(len(SPECIAL_SPELLINGS))]
     rows += [vocabulary[spelling] for spelling in known] + [special[UNK_ID]] * len(added)
     return Numbering([*known, *added], rows, len(added))

@@ -133,8 +133,11 @@ def _misfits(run: Run, cfg: TransformerConfig) -> list[str]:
             f"the vocabularies must have one size for the class {family.name} of transformers, but "
             f"tokenizer.joint=false gave {sizes[0]:,} and {sizes[1]:,} pieces"
         )
-    kinds = [kind for kind in TokenizerKind if kind is not TokenizerKind.word]
-    held = {"kind": kinds, "right_to_left": [False], "src_tag": [""], "tgt_tag": [""]}
+    if TokenizerKind.word in run.tokenizer.kinds:
+        problems.append(
+            "tokenizer.kind must be unigram or bpe or char for a tokenizer of transformers, but is word"
+        )
+    held = {"right_to_left": [False], "src_tag": [""], "tgt_tag": [""]}
     held |= {"tag_side": [TagSide.source], "source_factors": [[]]}
     return problems + misfits(run.cfg.tokenizer, "tokenizer", held, "a tokenizer of transformers")
 

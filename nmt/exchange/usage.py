@@ -27,7 +27,7 @@ def outside(line, change):  # the symbols stay as they are
 def ctranslate2_program(run: Run, longest: int) -> str:
     """Return the program for a folder of CTranslate2 whose positions allow `longest` tokens."""
     beam_size, alpha = beam_search_of(run.cfg.decoding)
-    words = run.cfg.tokenizer.kind is TokenizerKind.word
+    words = run.tokenizer.kinds[0] is TokenizerKind.word
     encode = "source.encode(line, out_type=str)"
     if words:
         encode = f'["{SPACE}" + word for word in source.normalize(line).split("{SPACE}")[1:]]'

@@ -69,7 +69,7 @@ class Spelling:
         silent = {*symbols, tokenizer.cfg.tgt_tag if is_target else tokenizer.cfg.src_tag}
         self.turned = is_target and tokenizer.cfg.right_to_left
         self.texts = [_text(number, piece, silent) for number, piece in enumerate(pieces)]
-        if tokenizer.cfg.kind is TokenizerKind.word:
+        if tokenizer.kinds[is_target] is TokenizerKind.word:
             self.texts[UNK_ID] = f" {UNKNOWN}"
 
     def read(self, ids: Sequence[int]) -> tuple[str, list[str]]:

@@ -72,7 +72,7 @@ def processor(name: str) -> Any:
 
 
 def sampler(name: str, alpha: float) -> SubwordSampler:
-    return SubwordSampler(model(name), alpha, is_bpe=name.startswith("bpe"))
+    return SubwordSampler(model(name), alpha)
 
 
 @functools.cache
@@ -224,7 +224,7 @@ import hashlib, pathlib, sys
 from nmt.data.subword_sampling import SubwordSampler
 path, lines = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).read_text().splitlines()
 for name in ("unigram", "bpe"):
-    sampler = SubwordSampler((path / name).read_bytes(), 0.1, is_bpe=name == "bpe")
+    sampler = SubwordSampler((path / name).read_bytes(), 0.1)
     for seed in (1, 2):
         print(hashlib.sha256(sampler.sample(lines, seed=seed).ids.tobytes()).hexdigest())
 """
