@@ -79,10 +79,10 @@ def extended(
     those of which `text` has most. Labels, as targets, get none.
     """
     cfg, old = tokenizer.cfg, (tokenizer.src_model, tokenizer.tgt_model)
-    if cfg.path:
+    if None in tokenizer.kinds:
         raise UserError(
-            f"init.vocabulary=extend needs a run whose tokenizer was trained, but that of tokenizer.path="
-            f"{cfg.path} was ready; keep it, or take another by init.vocabulary=remap"
+            f"init.vocabulary=extend needs a SentencePiece model, but tokenizer.path={cfg.path} is a "
+            "tokenizer of the library tokenizers; keep it, or take another by init.vocabulary=remap"
         )
     src, tgt = punctuated(text.src, cfg.moses_src), punctuated(text.tgt, cfg.moses_tgt)
     if cfg.tells_case:

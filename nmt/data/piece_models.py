@@ -98,7 +98,8 @@ class SentencePieceModel:
         if found != (PAD_ID, UNK_ID, BOS_ID, EOS_ID):
             raise UserError(
                 f"has the ids {found} for padding, unknown, begin and end, but they must be "
-                f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained"
+                f"{(PAD_ID, UNK_ID, BOS_ID, EOS_ID)}; use a model that nmt has trained, or give the file as "
+                "tokenizer.path"
             )
         self.kind: TokenizerKind | None = Segmenter.parse(model).kind
         self._is_word = self.kind is TokenizerKind.word

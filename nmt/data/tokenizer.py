@@ -34,7 +34,7 @@ from nmt.data.piece_models import BOS as BOS
 from nmt.data.piece_models import EOS as EOS
 from nmt.data.piece_models import Piece as Piece
 from nmt.data.piece_models import PieceModel, piece_model
-from nmt.data.ready_tokenizers import ready_models
+from nmt.data.ready_tokenizers import ready_models, require_fit
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.subword_sampling import SubwordSampler
 from nmt.data.tokenizer_training import (
@@ -68,6 +68,8 @@ class Tokenizer:
         self.tgt_model = tgt_model
         self._src = piece_model(src_model)
         self._tgt = self._src if tgt_model == src_model else piece_model(tgt_model)
+        if cfg.path:
+            require_fit(cfg, self.kinds[:1] if cfg.labels or not cfg.tgt_path else self.kinds)
         self._src_tag = _tag(self._src, cfg.src_tag, "src_tag")
         self._tgt_tag = None if cfg.labels else _tag(self._tgt, cfg.tgt_tag, "tgt_tag")
         self.labels: list[str] = []  # those of a classifier, in the order of their ids

@@ -74,7 +74,7 @@ class Case(Enum):
     markup = "markup"
 
 
-OF_TRAINING = ("kind", "min_frequency", "byte_fallback", "character_coverage", "normalization", "case")
+OF_TRAINING = ("kind", "min_frequency", "byte_fallback", "character_coverage", "normalization")
 """Keys that decide how a tokenizer is trained, and mean nothing for one that is ready."""
 
 
@@ -134,10 +134,11 @@ class TokenizerConfig:
     """Where the tags of data.target_tags go: source; target, which the search then begins with the tag; or
     both."""
     path: str = ""
-    """A tokenizer.json of the library tokenizers (Hugging Face) to use instead of training; empty: none.
-    Then unigram and bpe, vocab_size and max_sentences have no effect. Needs the extra tokenizers."""
+    """A ready model to use instead of training: a SentencePiece model, also the tokenizer.model of another
+    run, or a tokenizer.json of Hugging Face, which needs the extra tokenizers; empty: none. Then unigram and
+    bpe, vocab_size and max_sentences have no effect."""
     tgt_path: str = ""
-    """The tokenizer.json of the target side, where it is not that of path; needs joint=false."""
+    """The ready model of the target side, where it is not that of path; needs joint=false."""
 
     def __post_init__(self) -> None:
         at_least(self, "tokenizer", EOS_ID + 2, "vocab_size")
@@ -182,16 +183,10 @@ class TokenizerConfig:
             value, usual = getattr(self, key), getattr(TokenizerConfig, key)
             has_no_effect = value in (TokenizerKind.unigram, TokenizerKind.bpe)  # recipes choose one
             if value != usual and not has_no_effect:
-                shown = value.value if isinstance(value, Enum) else str(value).lower()
                 raise UserError(
-                    f"tokenizer.{key}={shown} is for a tokenizer that is trained, but that of "
+                    f"tokenizer.{key}={shown_value(value)} is for a tokenizer that is trained, but that of "
                     f"tokenizer.path={self.path} is ready; leave out one of the two"
                 )
-        if self.sampling_alpha:
-            raise UserError(
-                f"tokenizer.sampling_alpha={self.sampling_alpha} needs a tokenizer that is trained, but that "
-                f"of tokenizer.path={self.path} is ready; set it to 0, or leave out tokenizer.path"
-            )
 
     def _check_case(self) -> None:
         if self.case is Case.keep:
@@ -257,6 +252,11 @@ class TokenizerConfig:
                 f"{key} needs tokenizer.character_coverage=1 with tokenizer.kind=word, "
                 f"but it is {self.character_coverage}: both would say which words are too rare"
             )
+
+
+def shown_value(value: object) -> str:
+    """Return the value of a key as a command line has it."""
+    return str(value.value if isinstance(value, Enum) else value).lower()
 
 
 APOSTROPHES = "'\N{RIGHT SINGLE QUOTATION MARK}"

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import sentencepiece
 
-from nmt.data import sources, stages
+from nmt.data import casing, sources, stages
 from nmt.data.adaptation import Inherited, extended
 from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
 from nmt.data.encoded_pairs import InParts
@@ -38,7 +38,7 @@ from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
 from nmt.data.swapped import swapped_parts, way_out
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TRAINING_THREADS, TokenizerConfig, prepare_lines, punctuated
+from nmt.data.tokenizer_training import TRAINING_THREADS, Case, TokenizerConfig, prepare_lines, punctuated
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError
@@ -238,7 +238,7 @@ def prepare(
         UserError: the data cannot be read, or has changed since the run began.
     """
     if tokenizer.path and inherited is None and not Tokenizer.exists(run.path):
-        ready_models(tokenizer, cfg.symbols)  # refused before the data is read
+        Tokenizer(tokenizer, *ready_models(tokenizer, cfg.symbols))  # refused before the data is read
     for folder in (cache_dir(), Path(tempfile.gettempdir())):
         remove_abandoned(folder)
     splits = [Split.validation, *([Split.test] if sources.has_split(cfg, Split.test) else [])]
@@ -304,17 +304,26 @@ def ready_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
     if tokenizer.tgt_model != tokenizer.src_model:
         sizes.append(f"{tokenizer.tgt_vocab_size:,}")
     yield f"tokenizer.path={cfg.path}: {' and '.join(sizes)} pieces, with those of nmt"
+    if tokenizer.kinds[0] and cfg.case is Case.keep and _has_marks(tokenizer):
+        yield (
+            "warning: it has the marks of tokenizer.case=markup, and so no pieces with capitals, but "
+            "tokenizer.case is keep; set it to markup"
+        )
     if cfg.labels:
         return
     lines = lines[:MOST_TRIED]
     back = [tokenizer.decode(ids[:-1]) for ids in tokenizer.encode_tgt(lines)]
-    own = [one_line(line) for line in prepare_lines(cfg, punctuated(lines, cfg.moses_tgt))]
+    own = [tokenizer.in_case(one_line(line)) for line in prepare_lines(cfg, punctuated(lines, cfg.moses_tgt))]
     if changed := [pair for pair in zip(own, back, strict=True) if pair[0] != pair[1]]:
         line, other = changed[0]
         yield (
             f"warning: {len(changed):,} of {len(lines):,} targets are not the same when their pieces are put "
             f"together again, and so cannot be written by the model: {line!r} becomes {other!r}"
         )
+
+
+def _has_marks(tokenizer: Tokenizer) -> bool:
+    return {*casing.MARKS}.issubset(tokenizer.src_spellings(range(tokenizer.src_vocab_size)))
 
 
 def _in_training(training: TrainingText, name: str, kept: ParallelText) -> str:

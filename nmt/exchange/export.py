@@ -18,7 +18,7 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.exchange import to_ctranslate2, to_huggingface, to_run, to_safetensors
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.model_card import model_card
-from nmt.exchange.shared import SOURCE, TARGET, misfits, refuse
+from nmt.exchange.shared import SOURCE, TARGET
 from nmt.exchange.usage import ctranslate2_program, huggingface_program, run_program, safetensors_program
 from nmt.files import FULL, publish, write_atomically
 from nmt.runs.opened import Run
@@ -52,9 +52,11 @@ def export(run: Run, cfg: ExportConfig) -> Path:
     """
     cfg.require_free()
     exporter = FORMATS[cfg.format]
-    if not exporter.needs_nmt:
-        of_text = misfits(run.cfg.tokenizer, "tokenizer", {"path": [""]}, f"format={cfg.format.value}")
-        refuse(of_text, "its folders have SentencePiece models; format=nmt holds any tokenizer")
+    if None in run.tokenizer.kinds and not exporter.needs_nmt:
+        raise UserError(
+            f"format={cfg.format.value} has SentencePiece models in its folders, but tokenizer.path="
+            f"{run.cfg.tokenizer.path} is a tokenizer of the library tokenizers; format=nmt holds any"
+        )
     folder = Path(cfg.output)
     draft = folder.with_name(f".tmp-{folder.name}.{os.getpid()}")
     try:

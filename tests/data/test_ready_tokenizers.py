@@ -17,7 +17,7 @@ from nmt.data.ready_tokenizers import ready_models
 from nmt.data.shortlist import build_shortlist
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPECIAL_SPELLINGS, TagSide, TokenizerConfig, TokenizerKind
+from nmt.data.tokenizer_training import SPECIAL_SPELLINGS, Case, TagSide, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import ready_remarks
 from nmt.decoding.requests import Request, Wishes
 from nmt.errors import UserError
@@ -218,7 +218,7 @@ def test_the_vector_of_a_piece_begins_from_the_pieces_of_its_text(folder: Path) 
     trained = Tokenizer.train(TokenizerConfig(TokenizerKind.char, vocab_size=60), ParallelText(LINES, LINES))
     letter = trained.tgt_spellings(range(trained.tgt_vocab_size)).index("ä")
     assert origins(old.tgt_model, trained.tgt_model)[letter] == old.tgt_spellings(range(120)).index("ä")
-    with pytest.raises(UserError, match=r"^init\.vocabulary=extend needs a run whose tokenizer was trained"):
+    with pytest.raises(UserError, match=r"^init\.vocabulary=extend needs a SentencePiece model, but"):
         extended(old, ParallelText(LINES, LINES), 10)
 
 
@@ -238,7 +238,6 @@ def test_what_does_not_come_back_from_pieces_is_told(folder: Path) -> None:
         ({"kind": TokenizerKind.word}, "tokenizer.kind=word is for a tokenizer that is trained, but that of"),
         ({"byte_fallback": True}, "tokenizer.byte_fallback=true is for a tokenizer that is trained"),
         ({"character_coverage": 0.99}, "tokenizer.character_coverage=0.99 is for a tokenizer that is"),
-        ({"sampling_alpha": 0.1}, "tokenizer.sampling_alpha=0.1 needs a tokenizer that is trained"),
         ({"tgt_path": "b.json"}, "tokenizer.tgt_path=b.json needs tokenizer.path, of the source side, and"),
     ],
 )
@@ -249,11 +248,27 @@ def test_keys_of_training_are_refused(fields: dict[str, Any], error: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (
+            {"sampling_alpha": 0.1},
+            "tokenizer.sampling_alpha=0.1 needs a SentencePiece model, but tok",
+        ),
+        ({"case": Case.markup}, "tokenizer.case=markup needs a SentencePiece model, but tokenizer.path="),
+    ],
+)
+def test_what_needs_sentencepiece_is_told(fields: dict[str, Any], error: str, folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        ready(folder / "bpe.json", **fields)
+    assert str(caught.value).startswith(error)
+
+
+@pytest.mark.parametrize(
     ("content", "error"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("ä".encode("latin-1"), "is no tokenizer.json of the library tokenizers; a SentencePiece model"),
-        ("[]", "is no tokenizer.json of the library tokenizers; a SentencePiece model"),
+        ("ä".encode("latin-1"), "is neither a SentencePiece model nor a tokenizer.json of the library"),
+        ("[]", "is neither a SentencePiece model nor a tokenizer.json of the library tokenizers"),
         ('{"model": {"type": "Bytes"}, "added_tokens": []}', "has a model of the type Bytes, but usable are"),
         (
             '{"model": {"type": "BPE", "end_of_word_suffix": "</w>"}}',
