@@ -100,7 +100,9 @@ def _topic(
         yield f"{topic}=CHOICE (* is in force):"
         yield _group(topic, groups[topic], choices.get(topic))
     if isinstance(part, DictConfig):
-        yield _filled(f"{topic}: {summary(OmegaConf.get_type(part))}", "\n  ", "    ")
+        cls = OmegaConf.get_type(part)
+        doc = summary(cls) if is_dataclass(cls) else _doc_of(cfg, topic)
+        yield _filled(f"{topic}: {doc}", "\n  ", "    ")
         yield from _keys(part, f"{topic}.")
         yield from _keys_elsewhere(topic, cfg)
         return

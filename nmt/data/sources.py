@@ -608,6 +608,8 @@ def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConf
     Raises:
         UserError: a name is no name of a folder, or an entry fits no source.
     """
+    if not isinstance(sets, Mapping):
+        raise UserError(f"sets must be a group of names, such as {{news: {{test: PATH}}}}, but is {sets!r}")
     common = {"src": data.src, "tgt": data.tgt, "max_tokens": data.max_tokens} | _context(data)
     found = {}
     for name, entry in augmented.expanded(sets or {}):

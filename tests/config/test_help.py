@@ -31,6 +31,10 @@ def test_help_of_a_part_has_its_choices_and_keys_alone(capsys: pytest.CaptureFix
     assert shown(capsys, "train", "optimizer", "--help") == text
 
 
+def test_help_of_a_group_of_names_says_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "train", "--help", "sets").startswith("sets: Further corpora to score on, by names")
+
+
 def test_help_of_a_part_follows_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "train", "schedule=linear", "schedule.peak_rate=0.25", "--help", "schedule")
     assert "*linear" in text
