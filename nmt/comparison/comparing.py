@@ -345,9 +345,9 @@ def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
     notes = [f"{entry.name} is not compared: {entry.problem}" for entry in found.entries if entry.problem]
     for entry in usable:
         if entry.record is not None and entry.record.state != "done":
-            notes.append(
-                f"{entry.name} is {entry.record.state}, and compared by its translations in {entry.file}"
-            )
+            search = f", found with {entry.record.validated_by}" if entry.record.validated_by else ""
+            what = f"its translations in {entry.file}{search}"
+            notes.append(f"{entry.name} is {entry.record.state}, and compared by {what}")
         notes += remarks(entry, found.split)
     for column in found.columns:
         for entry in usable:

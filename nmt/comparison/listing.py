@@ -173,7 +173,7 @@ def _table(records: Sequence[RunRecord]) -> str:
     configs = [record.config for record in records]
     told, names = telling(configs), short_names(list(dict.fromkeys(key for one in configs for key in one)))
     wide = shutil.get_terminal_size().columns
-    reasons = [_reason(record, wide) for record in records]
+    reasons = [_remarks(record, wide) for record in records]
     keys = list(dict.fromkeys(key for own in told for key in own))
     columns = [[visible(names[key]), *(visible(shown(one.get(key))) for one in configs)] for key in keys]
     beside = [[*row, *own] for row, *own in zip(table, *columns, strict=True)]
@@ -193,12 +193,17 @@ def _table(records: Sequence[RunRecord]) -> str:
     return "\n".join([lines[0], *blocks])
 
 
-def _reason(record: RunRecord, wide: int) -> list[str]:
-    """Return the lines that say why a training has ended before its time."""
-    if record.state == "done" or not record.reason:
-        return []
+def _remarks(record: RunRecord, wide: int) -> list[str]:
+    """Return the lines that say why a training has ended before its time, and how it was validated."""
+    found = [f"{record.state}: {record.reason}"] if record.state != "done" and record.reason else []
+    if record.validation and record.validated_by:
+        found.append(f"validated with {record.validated_by}")
+    return [line for remark in found for line in _wrapped(visible(remark), wide)]
+
+
+def _wrapped(text: str, wide: int) -> list[str]:
     return textwrap.wrap(
-        visible(f"{record.state}: {record.reason}"),
+        text,
         wide,
         initial_indent=INDENT,
         subsequent_indent=INDENT,

@@ -44,6 +44,8 @@ MARKS = ("checkpoints", "metrics.jsonl", "results.json")
 STATES = ("done", "running", "stopped", "failed", "killed", "unknown", "imported", "exported", "new")
 """States of a run in `nmt runs`."""
 SPLITS = ("validation", "test", "train")
+OF_VALIDATIONS = ("validation_decoding", "num_validation_pairs")
+"""Keys by which validations before the end translate otherwise."""
 CHECKPOINT = re.compile(r"step_(\d{8,})")
 
 
@@ -90,6 +92,13 @@ class RunRecord:
         found = sets.get(name) if isinstance(sets, dict) else None
         signatures = found.get("signatures") if isinstance(found, dict) else None
         return {str(key): str(x) for key, x in (signatures if isinstance(signatures, dict) else {}).items()}
+
+    @property
+    def validated_by(self) -> str:
+        """Settings of a validation before the end that `validation` is by; empty where they are not its."""
+        keys = [key for key in self.config if key.partition(".")[0] in OF_VALIDATIONS]
+        given = {key: self.config[key] for key in keys if "validation" not in self.results}
+        return " ".join(f"{key}={value}" for key, value in given.items() if value not in (None, {}))
 
     @property
     def best_metric(self) -> str:

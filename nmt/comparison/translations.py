@@ -237,6 +237,7 @@ def _read(entry: Entry, record: RunRecord, split: str) -> None:
     if not entry.problem and len(lengths) > 1:
         entry.problem = (
             f"{entry.file} has {len(entry.hypotheses):,} lines for {len(entry.references[0]):,} references"
+            f"{', by ' * bool(record.validated_by)}{record.validated_by}"
         )
 
 

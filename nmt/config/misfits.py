@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
-from nmt.config.roots import LENGTHS, Task, TrainConfig, decay_follows_limit, epoch_size, lengths_with_units
+from nmt.config.roots import (
+    LENGTHS,
+    Task,
+    TrainConfig,
+    decay_follows_limit,
+    epoch_size,
+    lengths_with_units,
+    search_of_validations,
+)
 from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
@@ -66,6 +74,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
     yield from _misfits_of_symbols(cfg)
     yield from _misfits_of_sides(cfg)
     yield from _misfits_of_task(cfg)
+    yield from _misfits_of_validations(cfg)
     longest = cfg.model.longest_text if cfg.task is Task.language_model else cfg.model.longest
     if longest is not None and cfg.data.max_tokens > longest:
         yield (
@@ -149,6 +158,17 @@ def _misfits_of_labels(cfg: TrainConfig) -> Iterator[str]:
         yield "data.streaming=true does not know all labels at the start; set it to false"
     if cfg.tokenizer.labels and not is_classification:
         yield "tokenizer.labels=true is for task=classification alone; leave it out"
+
+
+def _misfits_of_validations(cfg: TrainConfig) -> Iterator[str]:
+    given = {"validation_decoding": cfg.validation_decoding, "num_validation_pairs": cfg.num_validation_pairs}
+    if cfg.task is Task.language_model and (keys := [key for key, value in given.items() if value]):
+        yield f"{' and '.join(keys)} are for translations, and task=language_model has none; leave them out"
+        return
+    problems = Problems()
+    with problems.gathered():
+        search_of_validations(cfg)
+    yield from problems
 
 
 def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:

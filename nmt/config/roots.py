@@ -95,6 +95,11 @@ class RecipeConfig:
     """Places that the training reports to."""
     decoding: DecodingConfig = MISSING
     """Search for translations, in validation and at the end."""
+    validation_decoding: dict[str, Any] = field(default_factory=open_group)
+    """Keys of decoding that differ in validations before the end of the training, such as {beam_size: 1}."""
+    num_validation_pairs: int | None = None
+    """Pairs that a validation before the end translates, the first of each set; null: all. Its loss is that
+    of all pairs."""
     metrics: list[str] = field(default_factory=_auto_metrics)
     """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet; of labels accuracy, macro_f1 or
     micro_f1. [auto] is [bleu, chrf], and all three of labels."""
@@ -110,7 +115,9 @@ class RecipeConfig:
         if self.metrics == _auto_metrics():
             self.metrics = default_metrics(self.task)
         require_metrics(self.metrics)
+        at_least(self, "", 1, "num_validation_pairs")
         self.sets = self.sets or {}  # sets=null takes back those of an experiment
+        self.validation_decoding = self.validation_decoding or {}
         if isinstance(self.data, DataConfig):
             set_configs(self.sets, self.data)
         if self.task is Task.classification:
@@ -371,6 +378,27 @@ def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingCo
             "pass a config of nmt.decoding.configs: run.translate(lines, SamplingConfig()), or MBRConfig()"
         )
     return found
+
+
+def search_of_validations(cfg: RecipeConfig) -> DecodingConfig:
+    """Return the search of the validations before the end: `decoding` with `validation_decoding`.
+
+    Raises:
+        UserError: a key there is unknown, or a value is not what the search takes.
+    """
+    key, given = "validation_decoding", cfg.validation_decoding
+    if not isinstance(given, Mapping):
+        raise UserError(f"{key} must be a group of keys, such as {{beam_size: 1}}, but is {given!r}")
+    if given.get("strategy", cfg.decoding.strategy) != cfg.decoding.strategy:
+        raise UserError(
+            f"{key}.strategy cannot be {given['strategy']!r}: validations search by decoding="
+            f"{cfg.decoding.strategy}, with other values of its keys; "
+            "that of mbr is greedy with {num_samples: 0, beam_size: 1}"
+        )
+    try:
+        return search_with(cfg.decoding, given)
+    except UserError as error:
+        raise UserError(*(f"{key}: {problem}" for problem in error.problems)) from error
 
 
 def with_batch_tokens(cfg: TrainConfig, number: int | None) -> TrainConfig:

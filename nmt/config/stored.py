@@ -38,6 +38,8 @@ REPORTING = (
     "trainer.divergence_ratio",
     "data.scored_split",
     "decoding.*",
+    "validation_decoding*",
+    "num_validation_pairs",
     "metrics",
     "scoring.*",
     "sets",

@@ -438,6 +438,11 @@ class ParallelText:
         """Return some pairs to train on, without further references."""
         return ParallelText(self.src[rows], self.tgt[rows], weights=self.weights[rows])
 
+    def first(self, count: int | None) -> ParallelText:
+        """Return the first `count` pairs, with all that they have; None: all."""
+        references = [one[:count] for one in self.references]
+        return ParallelText(self.src[:count], self.tgt[:count], references, self.weights[:count])
+
     def kept(self, mask: Sequence[Any] | Any) -> ParallelText:
         """Return the pairs to train on whose value in `mask` is true."""
         src, tgt = (list(itertools.compress(side, mask)) for side in (self.src, self.tgt))

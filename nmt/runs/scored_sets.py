@@ -65,9 +65,11 @@ class SetEvaluations:
         found = scored_sets(run, trained.cfg, sets, split)
         self._parts = {one.name: Evaluation(on_set(trained, one.data), one.text, log) for one in found}
 
-    def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> dict[str, Scores]:
-        """Return the scores of each corpus; all processes must call this."""
-        return {name: part.scores(decoding, metrics) for name, part in self._parts.items()}
+    def scores(
+        self, decoding: DecodingConfig, metrics: Sequence[str], num_pairs: int | None = None
+    ) -> dict[str, Scores]:
+        """Return the scores of each corpus as `Evaluation.scores` does; all processes must call this."""
+        return {name: part.scores(decoding, metrics, num_pairs) for name, part in self._parts.items()}
 
     def write(self, found: Mapping[str, Scores], where: str) -> None:
         """Write the translations of each corpus to hypotheses/NAME/`where`.LANGUAGE, in the main process."""

@@ -35,13 +35,18 @@ class Evaluation:
         lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
         self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.tokens_per_batch)
 
-    def scores(self, decoding: DecodingConfig, metrics: Sequence[str]) -> Scores:
-        """Return the loss in nats per target token, perplexity, and the scores of the task."""
+    def scores(
+        self, decoding: DecodingConfig, metrics: Sequence[str], num_pairs: int | None = None
+    ) -> Scores:
+        """Return the loss in nats per target token, perplexity, and the scores of the task.
+
+        The scores of the task are those of the first `num_pairs`; None: of all, as the loss is.
+        """
         model, device, world = self.trained.model, self.trained.device, self.trained.world
         own = world.shard(told(list(self.plan), "computing the loss", "pairs"))
         batches = (collate(self.pairs, indices) for indices in own)
         measured = self.task.measures_accuracy
         values = validation_values(model, batches, device=device, world=world, accuracy=measured)
-        scores = self.task.outputs(self.trained, self.text, decoding, metrics)
+        scores = self.task.outputs(self.trained, self.text.first(num_pairs), decoding, metrics)
         of_loss = {"loss": values["loss"], "perplexity": perplexity(values["loss"])}
         return replace(scores, values=of_loss | values | scores.values)

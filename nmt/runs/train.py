@@ -24,7 +24,6 @@ from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
 from nmt.data.training_split import Examples, TrainingData
-from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better, score_line
@@ -35,7 +34,6 @@ from nmt.memory import release
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.embeddings import begin_embeddings
-from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.objective_text import functions_of_text
 from nmt.runs.opened import initial_model
 from nmt.runs.requirements import require_all
@@ -43,9 +41,17 @@ from nmt.runs.scored_sets import SetEvaluations, keep_sets
 from nmt.runs.start import Start, opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
-from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runs.tasks import TASKS
 from nmt.runs.teachers import keep_teachers, opener
 from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_is_missing
+from nmt.runs.validation import (
+    final_search,
+    require_searches,
+    scored,
+    validated_translations,
+    validation_search,
+    validator,
+)
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training import build_objective
@@ -137,7 +143,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     with world.main_first():
         checkpoint = run.checkpoints.latest(warn)
     settled = _in_precision(cfg.runtime, device, run.precision() if checkpoint else "", world)
-    runtime.search_precision(cfg.decoding.precision, device)  # an error is an error before the first update
+    require_searches(cfg, device)  # an error is an error before the first update
     if world.is_main:
         run.write_environment(device, settled.precision.value)
     resume_step = checkpoint.step if checkpoint else 0
@@ -174,9 +180,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         if checkpoint:
             trainer.resume(checkpoint)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
-        tracker.message(_described(trained, learning, size))
-        rate = peak(cfg.schedule, trainer.schedule)
-        tracker.message(f"peak learning rate {rate:.2e} ({cfg.schedule.name})")
+        _announce(trained, trainer, learning, size, tracker.message)
         if world.is_main:
             run.adopt(typed)
         with closed(data.pairs_of_epoch):
@@ -212,6 +216,15 @@ def _examples(cfg: TrainConfig, world: World) -> Examples:
     if cfg.data.streaming:
         examples.world = world.apart()
     return examples
+
+
+def _announce(trained: TrainedModel, trainer: Trainer, learning: int, size: int, log: Log) -> None:
+    """Log what is about to be trained, and how."""
+    cfg = trained.cfg
+    log(_described(trained, learning, size))
+    log(f"peak learning rate {peak(cfg.schedule, trainer.schedule):.2e} ({cfg.schedule.name})")
+    if validated := validated_translations(cfg):
+        log(f"a validation translates {validated}; at the end decoding translates all pairs")
 
 
 def _described(trained: TrainedModel, learning: int, size: int) -> str:
@@ -305,35 +318,6 @@ def build_trainer(
     )
 
 
-def validator(
-    trained: TrainedModel, run: RunDirectory, tracker: Tracker
-) -> Callable[[int], dict[str, float]]:
-    """Return a function that scores the model on the validation split, like the final evaluation."""
-    cfg = trained.cfg
-    AllowedTokens(cfg.decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
-    text = evaluation_text(run, cfg, cfg.data, Split.validation)
-    evaluation = Evaluation(trained, text, tracker.message)
-    sets = SetEvaluations(trained, run, Split.validation, tracker.message)
-
-    def validate(step: int) -> dict[str, float]:
-        scores = evaluation.scores(cfg.decoding, cfg.metrics)
-        if trained.world.is_main:
-            with tracker.spared("hypotheses"):
-                file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
-                write_lines(file, scores.hypotheses)
-            TASKS[cfg.task].show(trained, text, scores, tracker, step)
-        of_sets = sets.scores(cfg.decoding, cfg.metrics)
-        with tracker.spared("hypotheses"):
-            sets.write(of_sets, f"validation/step_{step:08d}")
-        return {
-            f"valid/{name}{'/' if name else ''}{metric}": value
-            for name, found in {"": scores, **of_sets}.items()
-            for metric, value in found.values.items()
-        }
-
-    return validate
-
-
 def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, log: Log) -> dict[str, Any]:
     """Score the final weights on validation and `data.scored_split`; return the content of results.json.
 
@@ -358,7 +342,7 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         log(f"evaluations of earlier weights are removed: {', '.join(old)}")
     for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
         scores = of_average if split is Split.validation else None
-        scores = scores or _scored(trained, run, split, log)
+        scores = scores or scored(trained, run, split, final_search(cfg), log)
         if trained.world.is_main:
             write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
@@ -394,8 +378,8 @@ def _averaged(
 ) -> tuple[dict[str, Any], Scores | None]:
     """Save the average of `steps` if it validates as well as step `best`.
 
-    Return what is known of the two for results.json, and the validation scores of the average if it is saved
-    and was compared.
+    Both validate as before the end. Return what is known of the two for results.json, and the scores of the
+    average if it is saved and these are those of the end, too.
     """
     cfg, store, world = trained.cfg, run.checkpoints, trained.world
     with world.main_first():
@@ -405,22 +389,17 @@ def _averaged(
     if known is None or steps == [best]:
         return {"step": steps[-1], "averaged_steps": steps}, None
     load_weights(trained.model, run, cfg, AVERAGE)
-    scores = _scored(trained, run, Split.validation, log)
+    search = validation_search(cfg)
+    scores = scored(trained, run, Split.validation, search, log)
     value, sign = scores.values[name], 1 if higher_is_better(name) else -1
     compared = {"compared": {"average": value, "best": sign * known}}
     if (sign * value, -scores.values["loss"]) >= train_state.rank(best):
-        return {"step": steps[-1], "averaged_steps": steps, **compared}, scores
+        found = {"step": steps[-1], "averaged_steps": steps, **compared}
+        return found, scores if search == final_search(cfg) else None
     with world.main_first():
         if world.is_main:
             store.remove_average()
     return {"step": best, **compared}, None
-
-
-def _scored(trained: TrainedModel, run: RunDirectory, split: Split, log: Log) -> Scores:
-    """Score the weights in memory on a split."""
-    cfg = trained.cfg
-    text = evaluation_text(run, cfg, cfg.data, split)
-    return Evaluation(trained, text, log).scores(cfg.decoding, cfg.metrics)
 
 
 def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str:
@@ -435,6 +414,8 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
     if compared := results.get("compared"):
         values = ", ".join(f"{value:.2f} of the {which}" for which, value in compared.items())
         weights += f"; validation {cfg.trainer.best_metric} {values}"
+    if (validated := validated_translations(cfg)) and cfg.trainer.best_metric != "loss":
+        weights += f"; chosen by the translations of {validated}"
     languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
     tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
     size, learnt = results.get("parameters"), results.get("learnt_parameters")  # earlier versions: none

@@ -129,6 +129,17 @@ def test_the_reason_of_a_failure_is_below_the_run(folder: Path, monkeypatch: pyt
     assert reason[1][-1] == "…"
 
 
+def test_the_search_of_validations_is_told_where_the_scores_are_theirs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("new", "sweep/z"):
+        config = yaml.safe_load((folder / name / "config.yaml").read_text())
+        config |= {"validation_decoding": {"beam_size": 1}, "num_validation_pairs": None}
+        write(folder / name / "config.yaml", yaml.safe_dump(config))
+    told = [line for line in table(folder, monkeypatch) if line[0] == "validated"]
+    assert told == [["validated", "with", "validation_decoding.beam_size=1"]]  # sweep/z is done
+
+
 def test_csv_and_json_have_full_keys_and_all_scores(folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(listed(RunsConfig(str(folder), format=TableFormat.csv), print))))
     objects = json.loads(listed(RunsConfig(str(folder), format=TableFormat.json), print))

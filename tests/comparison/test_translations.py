@@ -37,6 +37,17 @@ def test_an_unfinished_run_has_the_translations_of_its_best_step(tmp_path: Path)
     (entry,) = entries_of(names(run), "validation", pytest.fail)
     assert entry.file == run / "hypotheses" / "validation" / "step_00000040.de"
     assert not entry.problem
+    fewer = made_run(
+        tmp_path / "fewer",
+        finished=False,
+        hypotheses=GOOD[:2],
+        config={"num_validation_pairs": 2, "validation_decoding": {"beam_size": 1}},
+    )
+    (entry,) = entries_of(names(fewer), "validation", pytest.fail)
+    assert entry.problem == (
+        f"{entry.file} has 2 lines for 5 references, "
+        "by num_validation_pairs=2 validation_decoding.beam_size=1"
+    )
     other = made_run(tmp_path / "other")
     _, entry = entries_of(names(other, run), "test", pytest.fail)
     assert entry.problem == "it has no translations of test: its training is stopped"

@@ -369,6 +369,28 @@ def test_a_damaged_config_is_read_or_refused(
             "positions, but is 512; lower the one or raise the other",
         ),
         (
+            ("validation_decoding.beam_sizes=1",),
+            "validation_decoding: unknown key decoding.beam_sizes; did you mean decoding.beam_size?",
+        ),
+        (
+            ("validation_decoding={beam_size: 0}",),
+            "validation_decoding: decoding.beam_size must be at least 1, but is 0",
+        ),
+        (
+            ("decoding=mbr", "validation_decoding.strategy=beam"),
+            "validation_decoding.strategy cannot be 'beam': validations search by decoding=mbr, with other "
+            "values of its keys; that of mbr is greedy with {num_samples: 0, beam_size: 1}",
+        ),
+        (("sets=1",), "sets must be a group of names, such as {news: {test: PATH}}, but is 1"),
+        (
+            ("validation_decoding=1",),
+            "validation_decoding must be a group of keys, such as {beam_size: 1}, but is 1",
+        ),
+        (
+            ("task=language_model", "model=gpt", "num_validation_pairs=5"),
+            "num_validation_pairs are for translations, and task=language_model has none; leave them out",
+        ),
+        (
             ("task=language_model",),
             "task=language_model needs a model without a source, but model.name=transformer has an encoder; "
             "choose model=gpt",
@@ -499,6 +521,7 @@ def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
     same = [
         config("run=a"),
         config("decoding=greedy"),
+        config("validation_decoding.beam_size=1", "num_validation_pairs=5"),
         config("metrics=[ter,bleu]"),
         config("runtime.threads=1"),
         config("tracking.sinks=[jsonl]"),

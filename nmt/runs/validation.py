@@ -1,0 +1,97 @@
+"""Validations before the end of a training: by which search, of how many pairs, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from nmt import runtime
+from nmt.config.roots import TrainConfig, search_of_validations
+from nmt.config.spelling import spelled
+from nmt.data.pairs import Split
+from nmt.decoding.allowed import AllowedTokens
+from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.evaluate import Scores
+from nmt.errors import Log
+from nmt.files import write_lines
+from nmt.runs.directory import RunDirectory
+from nmt.runs.evaluation_text import evaluation_text
+from nmt.runs.scored_sets import SetEvaluations
+from nmt.runs.task import TrainedModel
+from nmt.runs.tasks import TASKS, Evaluation
+from nmt.training.tracking import Tracker
+
+
+class Search(NamedTuple):
+    """The translations that a score is of: how they are found, and of which pairs."""
+
+    decoding: DecodingConfig
+    num_pairs: int | None = None
+    """Pairs that are translated, the first of each set; None: all."""
+
+
+def final_search(cfg: TrainConfig) -> Search:
+    """Return the search of the scores at the end of a training."""
+    return Search(cfg.decoding)
+
+
+def validation_search(cfg: TrainConfig) -> Search:
+    """Return the search of the validations before the end, which choose the best checkpoint."""
+    return Search(search_of_validations(cfg), cfg.num_validation_pairs)
+
+
+def validated_translations(cfg: TrainConfig) -> str:
+    """Return what the validations before the end translate, and how; empty where the end does the same."""
+    if validation_search(cfg) == final_search(cfg):
+        return ""
+    pairs = "all" if cfg.num_validation_pairs is None else f"the first {cfg.num_validation_pairs:,}"
+    keys = [f"{key}={spelled(value)}" for key, value in cfg.validation_decoding.items()]
+    return f"{pairs} pairs{' with ' if keys else ''}{' and '.join(keys)}"
+
+
+def require_searches(cfg: TrainConfig, device: torch.device) -> None:
+    """Raise `UserError` where a search of the training is not to be had on `device`."""
+    for search in (final_search(cfg), validation_search(cfg)):
+        runtime.search_precision(search.decoding.precision, device)
+
+
+def validator(
+    trained: TrainedModel, run: RunDirectory, tracker: Tracker
+) -> Callable[[int], dict[str, float]]:
+    """Return a function that scores the model on the validation split, like the final evaluation.
+
+    Its search is that of `validation_search`.
+    """
+    cfg = trained.cfg
+    search = validation_search(cfg)
+    for decoding in [cfg.decoding, *([search.decoding] if search.decoding != cfg.decoding else [])]:
+        AllowedTokens(decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
+    text = evaluation_text(run, cfg, cfg.data, Split.validation)
+    evaluation = Evaluation(trained, text, tracker.message)
+    sets = SetEvaluations(trained, run, Split.validation, tracker.message)
+
+    def validate(step: int) -> dict[str, float]:
+        scores = evaluation.scores(search.decoding, cfg.metrics, search.num_pairs)
+        if trained.world.is_main:
+            with tracker.spared("hypotheses"):
+                file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
+                write_lines(file, scores.hypotheses)
+            TASKS[cfg.task].show(trained, text.first(search.num_pairs), scores, tracker, step)
+        of_sets = sets.scores(search.decoding, cfg.metrics, search.num_pairs)
+        with tracker.spared("hypotheses"):
+            sets.write(of_sets, f"validation/step_{step:08d}")
+        return {
+            f"valid/{name}{'/' if name else ''}{metric}": value
+            for name, found in {"": scores, **of_sets}.items()
+            for metric, value in found.values.items()
+        }
+
+    return validate
+
+
+def scored(trained: TrainedModel, run: RunDirectory, split: Split, search: Search, log: Log) -> Scores:
+    """Score the weights in memory on a split."""
+    text = evaluation_text(run, trained.cfg, trained.cfg.data, split)
+    return Evaluation(trained, text, log).scores(search.decoding, trained.cfg.metrics, search.num_pairs)
