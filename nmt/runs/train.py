@@ -54,7 +54,7 @@ from nmt.runs.validation import (
 )
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
-from nmt.training import build_objective
+from nmt.training import build_objective, update_size
 from nmt.training.adaptation import frozen_names, num_learning
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.checkpoint import AVERAGE
@@ -219,9 +219,12 @@ def _examples(cfg: TrainConfig, world: World) -> Examples:
 
 
 def _announce(trained: TrainedModel, trainer: Trainer, learning: int, size: int, log: Log) -> None:
-    """Log what is about to be trained, and how."""
-    cfg = trained.cfg
+    """Log what is about to be trained, and how; warn of what is likely to be meant otherwise."""
+    cfg, world, first = trained.cfg, trained.world, trainer.train_state.step + 1
     log(_described(trained, learning, size))
+    log(update_size.described(cfg.trainer, first, world.size))
+    for doubt in update_size.doubts(cfg.trainer, first, world.size) if world.is_main else ():
+        warn(doubt)
     log(f"peak learning rate {peak(cfg.schedule, trainer.schedule):.2e} ({cfg.schedule.name})")
     if validated := validated_translations(cfg):
         log(f"a validation translates {validated}; at the end decoding translates all pairs")

@@ -4,6 +4,7 @@ Knows models and batches; refuses to know text and BLEU. The modules in import o
 
     lengths             Lengths in updates, epochs or target tokens; no torch.
     trainer_config      The keys of `trainer`, and the table of measures; no torch.
+    update_size         The size of an update in words, and limits that are likely mistakes; no torch.
     optimizer_configs   The keys of each optimizer, and their table; no torch.
     schedule_configs    The keys of each schedule, and their table; no torch.
     objective_configs   The keys of each objective, and their table; no torch.

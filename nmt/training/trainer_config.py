@@ -79,7 +79,7 @@ class TrainerConfig:
     max_epochs: int | None = None
     """Stop after this many passes over the training split; null: no limit."""
     max_tokens: int | None = None
-    """Stop after this many target tokens; null: no limit."""
+    """Stop after this many target tokens; null: no limit. The size of a batch is batch_tokens."""
     max_minutes: float | None = None
     """Stop after this much training time, counted over resumes; null: no limit."""
     batch_tokens: int | str = 4096
@@ -88,7 +88,8 @@ class TrainerConfig:
     auto_batch_tokens: int | None = None
     """Number that batch_tokens=auto stands for; null: it is found, and stored here."""
     accumulate: int = 1
-    """Batches whose gradients are added up for one update, over all processes together."""
+    """Batches whose gradients are added up for one update, over all processes together; where they are fewer
+    than the processes, these share each batch."""
     changes: list[Any] = field(default_factory=list)
     """Values that hold from an update on, in ascending order of these, such as [{step: 1000, accumulate: 2},
     {step: 5000, dropout_factor: 0.5, rate_factor: 0.1}]: accumulate, and factors on all dropout rates of the

@@ -210,6 +210,15 @@ def test_names_of_other_toolkits_lead_to_keys_that_exist() -> None:
             ["schedule=linear", "optimizer.lr=0.1"],
             "unknown key optimizer.lr; did you mean schedule.peak_rate?",
         ),
+        (
+            ["max_tokens=4096"],
+            "unknown key max_tokens; did you mean data.max_tokens or trainer.max_tokens or "
+            "trainer.batch_tokens?",
+        ),
+        (
+            ["share_all_embeddings=true"],
+            "unknown key share_all_embeddings; did you mean model.tying?",
+        ),
         (["layers=2"], "unknown key layers; did you mean model.encoder_layers or model.decoder_layers?"),
     ],
 )

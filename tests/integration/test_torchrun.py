@@ -56,6 +56,8 @@ def test_two_processes_train_score_and_hand_over_to_one(
     assert done.stdout.count("run         ") == 1
     assert done.stderr.count("validation at step 6") == 1
     assert "on 2 x cpu in" in done.stderr
+    assert done.stderr.count("; each of 2 processes computes about 250\n") == 1
+    assert done.stderr.count("warning: trainer.accumulate=1 is less than the 2 processes, which share") == 1
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 3, 4, 5, 6, 6]
     results = json.loads((run / "results.json").read_text())
