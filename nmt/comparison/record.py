@@ -295,7 +295,8 @@ def _num_stored(file: Path) -> int | None:
         tensors = {**parse_json(stream.read(min(length, MAX_JSON_BYTES))), "__metadata__": {"shape": [0]}}
         shapes = [one.get("shape") for one in tensors.values() if isinstance(one, dict)]
         if not misfits({"shapes": shapes}, {"shapes": list[list[int]]}):
-            return sum(map(math.prod, shapes))  # type: ignore[arg-type]
+            number = sum(map(math.prod, shapes))  # type: ignore[arg-type]
+            return number if number < 1 << 63 else None
     return None
 
 

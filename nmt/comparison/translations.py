@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.comparison.differences import shown
-from nmt.comparison.record import SPLITS, RunRecord, find_runs, read_run
+from nmt.comparison.record import MARKS, SPLITS, RunRecord, find_runs, read_run
 from nmt.data.documents import current_of_each
 from nmt.data.lines import is_cut, read_lines
 from nmt.data.pairs import MAX_LINE_CHARS
@@ -182,8 +182,15 @@ def _places(path: Path) -> list[Path]:
 
 def _run_of(path: Path) -> Path:
     """Return the run that a file of translations belongs to; the path itself where it is in none."""
-    inside = path.is_file() and "hypotheses" in path.absolute().parts
-    return next((up for up in path.parents if inside and (up / "config.yaml").is_file()), path)
+    if not path.is_file():
+        return path
+    folders = [up.parent for up in path.absolute().parents if up.name == "hypotheses"]
+    return next((run for run in folders if _is_run(run)), path)
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder has the marks of a run, and not just any config.yaml."""
+    return (folder / "config.yaml").is_file() and any((folder / mark).exists() for mark in MARKS)
 
 
 def _short(places: Mapping[Path, RunRecord]) -> list[str]:

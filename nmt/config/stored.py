@@ -233,7 +233,7 @@ def matches(key: str, patterns: Sequence[str]) -> bool:
 def _hint(fixed: Sequence[str], step: int) -> str:
     """Return how to change from the next update on what cannot be changed for all of a run, if it can be."""
     names = {name: None for key in fixed for pattern, name in CHANGES.items() if fnmatch(key, pattern)}
-    if not names:
+    if not names or step == 0:
         return ""
     values = ", ".join([f"step: {step + 1}", *(f"{name}: ..." for name in names)])
     return f"; from the next update on, 'trainer.changes=[{{{values}}}]' changes it"

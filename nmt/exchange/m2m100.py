@@ -46,6 +46,8 @@ LANGUAGES = [
 """Languages of M2M-100 in the order of their rows, for folders that do not name them."""
 KNOWN_CODES = "m2m100"
 """What transformers calls these languages."""
+LEAST_WIDTH = 4
+"""Channels with which there are two wavelengths."""
 FIELDS = STACK_FIELDS | {"max_position_embeddings": int}
 
 
@@ -104,7 +106,7 @@ def _languages(folder: ForeignFolder, first: int) -> dict[str, int]:
     names = "special_tokens_map.json"
     listed = folder.json(names).get("additional_special_tokens") if (folder.path / names).is_file() else None
     others = "tokenizer_config.json"
-    settings = folder.json(others) if listed is None and (folder.path / others).is_file() else {}
+    settings = folder.json(others) if not listed and (folder.path / others).is_file() else {}
     if (codes := settings.get("language_codes", KNOWN_CODES)) != KNOWN_CODES:
         raise UserError(
             f"{folder.path / others} has language_codes={codes!r}, whose rows are known from {names} alone; "
@@ -128,6 +130,8 @@ def _tag(language: str, codes: Mapping[str, int], key: str) -> str:
 
 def sinusoids(length: int, d_model: int, first: int) -> Tensor:
     """Return (length, D): the sines and then the cosines of tensor2tensor, from position `first` on."""
+    if d_model < LEAST_WIDTH:
+        raise UserError(f"config.json: d_model must be at least {LEAST_WIDTH}, but is {d_model}")
     half = d_model // 2
     wavelengths = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
     angles = torch.arange(first, first + length).float()[:, None] * wavelengths

@@ -11,20 +11,21 @@ torch 1.6, in which most models of OPUS-MT are published: five pickles, then the
 
 from __future__ import annotations
 
-import io
 import math
 import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
 
-MOST_BYTES = 1 << 26
-"""Bytes of the largest pickle in an archive; that of a model of a thousand tensors has a thousandth of it."""
+MOST_BYTES = 1 << 24
+"""Bytes of the largest pickle; that of a thousand tensors has a hundredth of it."""
+MOST_DIMENSIONS = 64
+"""Those that a tensor of torch may have."""
 LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 """The first two pickles of a file from before there were archives."""
 STORAGES = {
@@ -46,17 +47,16 @@ NUMBERS_AND_TEXT = {
 }
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 EMPTY: dict[str, Callable[[], object]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-COLLECTIONS = {
-    *EMPTY,
-    *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
-    *("APPEND", "APPENDS", "SETITEM", "SETITEMS"),
+NUMBER_TAKEN = {
+    **{"TUPLE": None, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3},
+    **{"APPEND": 1, "APPENDS": None, "SETITEM": 2, "SETITEMS": None},
 }
+"""How many values an operation on collections takes from the stack; None: all above a mark."""
 DAMAGE = (
     *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, EOFError, OSError),
     *(struct.error, zipfile.BadZipFile),
 )
 """What the readers of archives and pickles, and the machine below, raise where bytes are damaged."""
-_MARK = object()
 
 
 class Refused(ValueError):
@@ -110,10 +110,11 @@ def _of_archive(file: Path) -> tuple[dict[str, View], dict[str, Tensor]]:
                 raise Refused(f"has a part that torch never compresses or encrypts: {info.filename}")
         if "byteorder" in inside and archive.read(inside["byteorder"]) != b"little":
             raise Refused("has numbers that begin with their highest byte")
-        if inside["data.pkl"].file_size > MOST_BYTES:
-            raise Refused(f"has a pickle of more than {MOST_BYTES:,} bytes")
-        views = _views(_built(io.BytesIO(archive.read(inside["data.pkl"]))))
-        kept = {view.storage.key: view.storage for view in views.values()}
+        if sum(info.file_size for info in inside.values()) > file.stat().st_size:
+            raise Refused("is damaged: its parts overlap")
+        with archive.open(inside["data.pkl"]) as pickled:
+            views = _views(_built(pickled))
+        kept = _storages(views)
         storages = {
             key: _numbers(storage, archive.read(inside[f"data/{key}"])) for key, storage in kept.items()
         }
@@ -129,8 +130,10 @@ def _of_legacy(file: Path) -> tuple[dict[str, View], dict[str, Tensor]]:
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise Refused("has numbers that begin with their highest byte")
         views, keys = _views(_built(stream)), _built(stream)
-        kept = {view.storage.key: view.storage for view in views.values()}
-        if not isinstance(keys, list) or set(keys) != set(kept):
+        kept = _storages(views)
+        if not isinstance(keys, list) or len(keys) != len(kept) or not all(_is_text(key) for key in keys):
+            raise Refused("is damaged: its storages are not those of its tensors")
+        if set(keys) != kept.keys():
             raise Refused("is damaged: its storages are not those of its tensors")
         storages = {}
         for key in keys:
@@ -152,6 +155,15 @@ def _views(content: object) -> dict[str, View]:
     return content
 
 
+def _storages(views: Mapping[str, View]) -> dict[str, Storage]:
+    """Return the storages of tensors by their keys."""
+    kept = dict[str, Storage]()
+    for view in views.values():
+        if kept.setdefault(view.storage.key, view.storage) != view.storage:
+            raise Refused(f"is damaged: it describes storage {view.storage.key} in two ways")
+    return kept
+
+
 def _numbers(storage: Storage, data: bytes) -> Tensor:
     """Return the numbers of a storage, (size,)."""
     if len(data) != storage.size * storage.dtype.itemsize:
@@ -163,8 +175,10 @@ def _tensor(view: View, storages: Mapping[str, Tensor]) -> Tensor:
     """Return a tensor as the part of its storage that it is."""
     last = view.offset + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
     count, size = math.prod(view.shape), view.storage.size
-    if count > size or (count and last >= size):
+    if count and last >= size:
         raise Refused("is damaged: a tensor reaches beyond its storage")
+    if count > size:
+        raise Refused("holds a tensor of more numbers than are stored, which weights never are")
     return storages[view.storage.key].as_strided(view.shape, view.strides, view.offset)
 
 
@@ -173,17 +187,28 @@ def _storage(described: object) -> Storage:
     kind, named, key, _, size, *rest = described if isinstance(described, tuple) else ()
     dtype = STORAGES.get(named.name) if isinstance(named, Named) else None
     if kind != "storage" or dtype is None:
-        raise Refused(f"asks for {getattr(named, 'name', named)!r}, which is no storage of numbers")
-    if not isinstance(key, str) or not _are_counts(size) or any(part is not None for part in rest):
+        what = repr(named.name) if isinstance(named, Named) else f"a {type(named).__name__}"
+        raise Refused(f"asks for {what}, which is no storage of numbers")
+    if not _is_text(key) or not _are_counts(size) or any(part is not None for part in rest):
         raise Refused("is damaged: it describes a storage wrongly")
     return Storage(key, dtype, size)
 
 
-def _view(storage: object, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> View:
+def _view(storage: object, offset: Any, shape: Any, strides: Any, *more: object) -> View:
     """Stand for `torch._utils._rebuild_tensor_v2`."""
-    if not isinstance(storage, Storage) or not _are_counts(offset, *shape, *strides):
+    are_sizes = all(isinstance(x, tuple) and len(x) <= MOST_DIMENSIONS for x in (shape, strides))
+    if not isinstance(storage, Storage) or not are_sizes or not _are_counts(offset, *shape, *strides):
         raise Refused("is damaged: it describes a tensor wrongly")
+    if len(more) > 2:  # behind requires_grad and hooks
+        raise Refused("holds a tensor with further marks, such as one that is to be negated")
     return View(storage, offset, shape, strides)
+
+
+def _ordered(*items: object) -> dict[str, Any]:
+    """Stand for `collections.OrderedDict`, whose items come behind."""
+    if items:
+        raise Refused("is damaged: a dictionary begins with items")
+    return {}
 
 
 def _parameter(data: object, *_: object) -> object:
@@ -191,19 +216,23 @@ def _parameter(data: object, *_: object) -> object:
     return data
 
 
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
 def _are_counts(*values: object) -> bool:
     return all(type(value) is int and value >= 0 for value in values)
 
 
 FUNCTIONS: dict[str, Callable[..., object]] = {
-    "collections OrderedDict": dict,
+    "collections OrderedDict": _ordered,
     "torch._utils _rebuild_tensor_v2": _view,
     "torch._utils _rebuild_parameter": _parameter,
 }
 """What a pickle may name and call, and what is called for it."""
 
 
-def _built(stream: BinaryIO) -> object:
+def _built(stream: IO[bytes]) -> object:
     """Return what the pickle at this place of a file describes; the stream is behind it afterwards."""
     machine = _Machine()
     for opcode, argument, _ in pickletools.genops(_Bounded(stream)):  # type: ignore[arg-type]  # all it calls
@@ -215,18 +244,21 @@ def _built(stream: BinaryIO) -> object:
 
 
 class _Bounded:
-    """A stream that gives no more than MOST_BYTES at once, whatever length a damaged file states."""
+    """A stream that gives no more than MOST_BYTES, whatever lengths a damaged file states."""
 
-    def __init__(self, stream: BinaryIO):
-        self._stream = stream
+    def __init__(self, stream: IO[bytes]):
+        self._stream, self._left = stream, MOST_BYTES
 
     def read(self, size: int) -> bytes:
-        if size > MOST_BYTES:
-            raise Refused(f"is damaged: it states a part of {size:,} bytes")
+        if size > self._left:
+            raise Refused(f"has a pickle of more than {MOST_BYTES:,} bytes")
+        self._left -= size
         return self._stream.read(size)
 
     def readline(self) -> bytes:
-        return self._stream.readline(MOST_BYTES)
+        line = self._stream.readline(self._left)
+        self._left -= len(line)
+        return line
 
 
 class _Machine:
@@ -234,6 +266,8 @@ class _Machine:
 
     def __init__(self) -> None:
         self.stack = list[Any]()
+        self._below = list[list[Any]]()
+        """What is below each mark; `stack` is what is above the newest."""
         self._memory = dict[int, Any]()
 
     def do(self, name: str, argument: Any) -> None:
@@ -244,12 +278,13 @@ class _Machine:
         elif name in CONSTANTS:
             stack.append(CONSTANTS[name])
         elif name == "MARK":
-            stack.append(_MARK)
+            self._below.append(stack)
+            self.stack = []
         elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             memory[len(memory) if argument is None else argument] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
             stack.append(memory[argument])
-        elif name in COLLECTIONS:
+        elif name in EMPTY or name in NUMBER_TAKEN:
             self._collect(name)
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             stack.append(_named(argument or f"{stack.pop(-2)} {stack.pop()}"))
@@ -265,26 +300,24 @@ class _Machine:
 
     def _collect(self, name: str) -> None:
         """Make a collection, or add to one."""
-        stack = self.stack
         if name in EMPTY:
-            stack.append(EMPTY[name]())
-        elif name == "TUPLE":
-            stack.append(tuple(self._above_mark()))
-        elif name.startswith("TUPLE"):
-            count = int(name[-1])
-            stack[-count:] = [tuple(stack[-count:])]
+            self.stack.append(EMPTY[name]())
+            return
+        values = self._taken(NUMBER_TAKEN.get(name))
+        if name.startswith("TUPLE"):
+            self.stack.append(tuple(values))
         elif name.startswith("APPEND"):
-            values = self._above_mark() if name == "APPENDS" else [stack.pop()]
-            stack[-1].extend(values)
+            self.stack[-1].extend(values)
         else:
-            values = self._above_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            stack[-1].update(_items(values))
+            self.stack[-1].update(_items(values))
 
-    def _above_mark(self) -> list[Any]:
-        """Take what is above the newest mark, and the mark, from the stack."""
-        position = len(self.stack) - 1 - self.stack[::-1].index(_MARK)
-        values = self.stack[position + 1 :]
-        del self.stack[position:]
+    def _taken(self, number: int | None) -> list[Any]:
+        """Take as many values from the stack, in their order; None: all above the newest mark, and it."""
+        if number is None:
+            values, self.stack = self.stack, self._below.pop()
+            return values
+        values = self.stack[-number:]
+        del self.stack[-number:]
         return values
 
 
@@ -294,9 +327,9 @@ def _named(name: str) -> Named:
     return Named(name)
 
 
-def _items(values: list[Any]) -> dict[str | int, Any]:
+def _items(values: list[Any]) -> dict[str, Any]:
     """Return keys and values in turn as a dictionary."""
     keys = values[::2]
-    if not all(isinstance(key, str | int) for key in keys):
-        raise Refused("is damaged: a key is neither text nor a number")
+    if not all(map(_is_text, keys)):
+        raise Refused("holds a dictionary whose keys are not text")
     return dict(zip(keys, values[1::2], strict=True))

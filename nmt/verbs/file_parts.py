@@ -180,6 +180,7 @@ class Job:
             "input.sha256": self.sha256[:16],
             "lines per part": LINES_AT_ONCE,
         }
+        _require_free(self.output)
         require_contained(self.folder)
         with ExitStack() as locks:
             self._lock(locks)

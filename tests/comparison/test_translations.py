@@ -238,6 +238,20 @@ def test_a_file_that_does_not_fit_the_references(
         entries_of(names(run, tmp_path / "other.de"), split, pytest.fail)
 
 
+def test_a_file_belongs_to_the_run_around_it_wherever_it_is_named_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = made_run(tmp_path / "a"), made_run(tmp_path / "b", references=BAD)
+    monkeypatch.chdir(other / "hypotheses")
+    _, entry = entries_of([str(run), "validation.de"], "validation", print)
+    assert "its references differ" in entry.problem
+    foreign = tmp_path / "other" / "hypotheses" / "x.de"
+    write(foreign, lined(GOOD))
+    write(tmp_path / "other" / "config.yaml", "of: another program")
+    _, entry = entries_of([str(run), str(foreign)], "validation", print)
+    assert entry.record is None
+
+
 def test_a_file_without_a_run(tmp_path: Path) -> None:
     write(tmp_path / "other.de", lined(GOOD))
     with pytest.raises(UserError, match=r"no run is named; say nmt compare RUN .*other.de"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,38 @@ def test_anything_but_named_tensors_is_refused(tmp_path: Path, content: object) 
     torch.save(content, tmp_path / "a.bin")
     with pytest.raises(Refused, match="holds "):
         read_weights(tmp_path / "a.bin")
+
+
+ORDERED = b"\x80\x02ccollections\nOrderedDict\n"
+SHARED = b"".join(b"q%ch%c\x86" % (i, i) for i in range(40))  # x = (x, x), 40 times
+BOMBS = {
+    "deep key": ORDERED + b")" + b"\x85" * 1_000_000 + b"N\x86\x85\x85R.",
+    "shared key": b"\x80\x02})" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(40)) + b"Ns.",
+    "shared storage": b"\x80\x02X\x07\x00\x00\x00storage)"
+    + b"".join(b"q%ch%c\x86" % (i, i) for i in range(40))
+    + b"NNN(tQ.",
+    "many marks": b"\x80\x02" + b"N" * 300_000 + b"(t" * 300_000 + b".",
+    "copies": ORDERED + b"q\x01)Rq\x02" + b"h\x01h\x02\x85R" * 10_000 + b".",
+    "number": b"\x80\x02\x8b\xff\xff\xff\x7f.",
+}
+
+
+@pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS)
+def test_a_file_that_asks_for_endless_work_is_refused(tmp_path: Path, content: bytes) -> None:
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
+        archive.writestr("a/data.pkl", content)
+    with pytest.raises(Refused):
+        read_weights(tmp_path / "a.bin")
+
+
+def test_what_would_be_read_wrongly_is_refused(tmp_path: Path) -> None:
+    for x, told in (
+        (torch.zeros(1).expand(7), "more numbers than are stored"),
+        (torch._neg_view(torch.ones(3)), "further marks"),
+    ):
+        torch.save({"x": x}, tmp_path / "a.bin")
+        with pytest.raises(Refused, match=told):
+            read_weights(tmp_path / "a.bin")
 
 
 @formats
