@@ -6,6 +6,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     filter_table        The table of filters, which judge training pairs.
     modifiers           The table of modifiers, which change the text of training pairs.
     pairs               Sentence pairs, and the config fields that all sources share.
+    workers             Processes that work through a corpus together.
     documents           Previous sentences in front of each pair, within documents.
     sentences           Text to sentences, by rules; too long ones to parts.
     compression         Compressed files, told by their first bytes.
@@ -33,6 +34,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     filters             The limits of training pairs, ahead of data.filters, and the report of all filters.
     pair_filters        The filters of the table: what each measures and accepts.
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
+    measuring           What filters measure, block by block, in several processes, cached.
     filtering           The filters of a corpus run once, and what they kept, cached.
     census              The counts of a training split: pairs, words, characters.
     inline_tags         Inline tags taken out of a line, and put into its translation by an alignment.

@@ -131,7 +131,6 @@ class SentencePairs(Examples):
                 len(part),
                 encoder,
                 cache_dir(),
-                self.workers,
                 must_cache=self.must_cache,
             )
         return encode_stream(part.chunks, part.sha256, encoder.tokenizer, encoder.options, cache_dir())

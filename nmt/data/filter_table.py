@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import rows
@@ -61,6 +61,9 @@ class Action(Enum):
 class FilterConfig(Row):
     """Base of the configs of filters."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ()
+    """The keys that say which values are accepted, and change no value."""
+
     @property
     def files(self) -> dict[str, Path]:
         """The files that the filter reads, by their keys."""
@@ -90,6 +93,7 @@ class FilterConfig(Row):
 class LengthConfig(FilterConfig):
     """Pairs with a side that is too short or too long."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("min", "max")
     sides: Sides = Sides.both
     """The sides that are measured."""
     unit: Unit = Unit.characters
@@ -108,6 +112,7 @@ class LengthConfig(FilterConfig):
 class RatioConfig(FilterConfig):
     """Pairs with one side many times as long as the other."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("max",)
     unit: Unit = Unit.characters
     """What is counted."""
     max: float = 3.0
@@ -124,6 +129,7 @@ class RatioConfig(FilterConfig):
 class WordLengthConfig(FilterConfig):
     """Pairs with a word that is too long, such as text that has lost its spaces."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("max",)
     sides: Sides = Sides.both
     """The sides that are measured."""
     max: int = 150
@@ -170,6 +176,7 @@ class DuplicatesConfig(FilterConfig):
 class LanguageConfig(FilterConfig):
     """Pairs with a side in another language, as py3langid finds: pip install 'nmt[language]'."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("min",)
     sides: Sides = Sides.both
     """The sides that are identified."""
     min: float = 0.2
@@ -192,6 +199,7 @@ class LanguageConfig(FilterConfig):
 class ScriptConfig(FilterConfig):
     """Pairs with too few letters of the script that a side should have."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("min",)
     sides: Sides = Sides.both
     """The sides that are looked at."""
     min: float = 0.5
@@ -250,6 +258,7 @@ class OverlapConfig(FilterConfig):
 class NumbersConfig(FilterConfig):
     """Pairs with other numbers, in digits, on one side than on the other."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("max",)
     max: int = 1
     """Most numbers that may be on one side alone. A changed number is two, one spelt out on a side one."""
 
@@ -336,6 +345,7 @@ class ModelFilterConfig(FilterConfig):
 class CrossEntropyConfig(ModelFilterConfig):
     """Pairs that a translation model finds unlikely: log probability by token, as `nmt score` computes it."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("min", "share")
     reverse: str | None = None
     """Run directory of a model of the other direction; pairs are then scored by both models, which must agree
     (dual conditional cross-entropy, Junczys-Dowmunt 2018, equation 1, negative)."""
@@ -360,6 +370,7 @@ class CrossEntropyConfig(ModelFilterConfig):
 class ClassifierConfig(ModelFilterConfig):
     """Pairs that a classifier of pairs finds misaligned; docs/filtering_by_model.md says how to train one."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("min",)
     label: str = "aligned"
     """The label of good pairs."""
     min: float = 0.5

@@ -1,6 +1,6 @@
-"""The filters of a corpus run in order, once: which pairs are kept is a bit each, cached with an account.
+"""The filters of a corpus run in order, once: which one drops a pair is a number, cached with an account.
 
-Later readings of the corpus apply the bits alone. A filter that compares pairs with all others ends a pass
+Later readings of the corpus apply the numbers alone. A filter that compares pairs with all others ends a pass
 over the corpus; the filters behind it see what it has left in the next pass. Some dropped pairs are written
 down for each filter, drawn evenly from the corpus, so that a person can judge a threshold.
 """
@@ -11,7 +11,8 @@ import functools
 import hashlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,19 +22,20 @@ from numpy.typing import NDArray
 
 from nmt.data import filter_table, sources
 from nmt.data.documents import without_context
-from nmt.data.filter_table import FILTERS, FilterConfig, ModelFilterConfig, OpusCleanerConfig
+from nmt.data.filter_table import FilterConfig, ModelFilterConfig, OpusCleanerConfig
 from nmt.data.filters import Filter, FilterReport
 from nmt.data.lines import require_file
+from nmt.data.measuring import BLOCK_PAIRS, Block, Measurement, depends_on, is_alone, opened
 from nmt.data.opuscleaner import expanded
-from nmt.data.pair_filters import Context, Mask, ModelScorers, NumberedText, PairFilter
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, stamp_of_files
+from nmt.data.pair_filters import Context, Mask, ModelScorers, NumberedText, PairFilter, Values
+from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, in_blocks
+from nmt.data.workers import are_several, worked
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.files import write_lines
-from nmt.loading import loaded
 from nmt.progress import told
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Increased when the format of a cache entry, or what a filter means, changes."""
 NUM_EXAMPLES = 50
 """Dropped pairs that are written down for each filter."""
@@ -70,20 +72,16 @@ class Chain:
         Raises:
             UserError: a file or a model is not there.
         """
-        parts: list[object] = [FORMAT_VERSION, self.context.languages, self.tag, NUM_EXAMPLES]
+        parts: list[object] = [FORMAT_VERSION, self.tag, NUM_EXAMPLES]
         for row in self.rows:
             for key, file in row.files.items():
                 require_file(file, f"{row.key_prefix}.{key}")
-            parts += [repr(row), stamp_of_files(row.files.values())]
-            if isinstance(row, ModelFilterConfig) and self.context.scorers:
-                parts.append(self.context.scorers.digest(row))
-            if row.name == "overlap":
-                parts += [(name, text.src, text.tgt) for name, text in self.context.scored_on.items()]
+            parts += depends_on(row, self.context)
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def opened(self) -> list[PairFilter]:
         """Return the filters, ready to judge."""
-        return [loaded(FILTERS[row.name].code)(row, self.context) for row in self.rows]
+        return opened(self.rows, self.context)
 
     def bare(self, text: ParallelText, numbers: NDArray[np.int64]) -> NumberedText:
         """Return pairs as filters see them."""
@@ -137,16 +135,21 @@ def judged_alone(
     source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain | None
 ) -> Iterator[tuple[ParallelText, FilterReport]]:
     """Yield the filtered chunks of a stream with reports; each pair is judged by itself."""
-    opened = chain.opened() if chain else []
+    filters = chain.opened() if chain else []
     reasons = chain.reasons if chain else []
     for chunk in source.chunks():
         text, report = pair_filter(chunk, cfg)
-        for reason, one in zip(reasons, opened, strict=True):
+        for reason, one in zip(reasons, filters, strict=True):
             assert chain
             kept = one.accept(one.values(chain.bare(text, np.arange(len(text)))))
             report.dropped[reason] = int((~kept).sum())
             text = compressed(text, kept)
         yield text, report
+
+
+def _number_type(chain: Chain) -> np.dtype[Any]:
+    """Return the type of the numbers of the filters of a chain."""
+    return np.min_scalar_type(len(chain.rows))
 
 
 def compressed(text: ParallelText, kept: Mask) -> ParallelText:
@@ -161,12 +164,15 @@ class Filtered(NamedTuple):
     report: FilterReport
     remarks: list[str]
     """What a person should know: a line for each filter."""
+    dropped_by: NDArray[Any]
+    """For each pair that the limits keep the number of the filter that dropped it, from 1, or 0."""
 
 
 def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain, cache: Path) -> Filtered:
     """Return the stream of the pairs that `pair_filter` and all filters of a chain keep, and the account.
 
-    The filters run once; what they kept is found in the cache by the stamps of the source and the chain.
+    The filters run once; what each dropped is found in the cache by the stamps of the source and the chain.
+    A run that was killed goes on: what filters have measured of blocks of pairs is there, too.
 
     Raises:
         UserError: no pair is kept, a filter cannot read what it needs, or the source changes meanwhile.
@@ -174,18 +180,18 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
     before, settings = source.stamp(), chain.stamp()
     options = pair_filter.__name__, cfg.max_chars, cfg.max_ratio, before, settings
     entry = cache / entry_name("filtered", FORMAT_VERSION, *options)
-    metadata, file = open_entry(entry), entry / "kept"
+    metadata, file = open_entry(entry), entry / "dropped_by"
     if metadata is not None:
-        bits = np.unpackbits(np.fromfile(file, np.uint8), count=metadata["pairs"]).view(bool)
+        dropped_by = np.fromfile(file, _number_type(chain))
     else:
-        run = _Run(source, cfg, pair_filter, chain)
-        bits = run.kept()
-        metadata = made = run.metadata()
+        run = _Run(source, cfg, pair_filter, chain, cache)
+        dropped_by = run.dropped_by()
+        metadata = made = run.metadata(dropped_by)
         if source.stamp() != before:
             raise UserError(CHANGED)
 
         def fill(draft: Path) -> Metadata:
-            np.packbits(bits).tofile(draft / "kept")
+            dropped_by.tofile(draft / "dropped_by")
             write_lines(draft / EXAMPLES, run.examples())
             return made
 
@@ -197,7 +203,8 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
     if (entry / EXAMPLES).is_file() and report.kept < report.read:
         remarks.append(f"some dropped pairs of each filter: {entry / EXAMPLES}")
     stamp = hashlib.sha256(repr(options).encode()).hexdigest()
-    return Filtered(_left(source, cfg, pair_filter, bits, (before, stamp)), report, remarks)
+    left = _left(source, cfg, pair_filter, dropped_by == 0, (before, stamp))
+    return Filtered(left, report, remarks, dropped_by)
 
 
 def tried(
@@ -208,11 +215,11 @@ def tried(
     Nothing is cached, and no pair may be left.
     """
     before = source.stamp()
-    run = _Run(source, cfg, pair_filter, chain, is_whole=is_whole)
-    bits = run.kept()
-    report = FilterReport(**run.metadata()["report"])
-    left = _left(source, cfg, pair_filter, bits, (before, before))
-    return Filtered(left, report, list(_remarks(report, chain)))
+    run = _Run(source, cfg, pair_filter, chain, None, is_whole=is_whole)
+    dropped_by = run.dropped_by()
+    report = FilterReport(**run.metadata(dropped_by)["report"])
+    left = _left(source, cfg, pair_filter, dropped_by == 0, (before, before))
+    return Filtered(left, report, list(_remarks(report, chain)), dropped_by)
 
 
 def _left(
@@ -262,20 +269,75 @@ class _Dropped:
     rows: list[tuple[int, int, str]] = field(default_factory=list)
     """Negative hash, number and line of each, as a heap."""
 
-    def add(self, text: NumberedText, kept: Mask, values: Callable[[int], str]) -> None:
-        for i in np.flatnonzero(~kept).tolist():
-            number = int(text.numbers[i])
+    def add(self, text: NumberedText, rows: NDArray[np.int64], values: Sequence[str]) -> None:
+        """Look at some rows of `text`, with their values as a person sees them."""
+        for row, value in zip(rows.tolist(), values, strict=True):
+            number = int(text.numbers[row])
             rank = -int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest(), "big")
             if len(self.rows) < NUM_EXAMPLES or rank > self.rows[0][0]:
-                line = "\t".join(
-                    [
-                        str(number + 1),
-                        values(i),
-                        *(side.replace("\t", " ") for side in (text.src[i], text.tgt[i])),
-                    ]
-                )
                 add = heapq.heappush if len(self.rows) < NUM_EXAMPLES else heapq.heappushpop
-                add(self.rows, (rank, number, line))
+                add(self.rows, (rank, number, line_of(text, row, value)))
+
+
+def line_of(text: NumberedText, row: int, value: str) -> str:
+    """Return NUMBER OF THE PAIR, VALUE, SOURCE, TARGET with TABs between."""
+    sides = (side.replace("\t", " ") for side in (text.src[row], text.tgt[row]))
+    return "\t".join([str(int(text.numbers[row]) + 1), value, *sides])
+
+
+def shown(one: PairFilter, values: Values) -> list[str]:
+    """Return values as a person sees them: of both sides SRC/TGT, and nothing where they tell nothing."""
+    if not one.shows_values:
+        return [""] * len(values)
+    return ["/".join(f"{value:.4g}" for value in np.atleast_1d(of_pair)) for of_pair in values]
+
+
+def blocks_of(
+    source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain, dropped_by: NDArray[Any] | None
+) -> Iterator[tuple[ParallelText, Block]]:
+    """Yield the pairs of a corpus, and as filters see them, in blocks; without `dropped_by` none is dropped.
+
+    Raises:
+        UserError: there are not as many pairs as in `dropped_by`.
+    """
+    first = lines = 0
+    for read in in_blocks(source.chunks(), BLOCK_PAIRS):
+        text, report = pair_filter(read, cfg)
+        last = first + len(text)
+        if dropped_by is None:
+            own = np.zeros(len(text), _number_type(chain))
+        elif last > len(dropped_by):
+            raise UserError(CHANGED)
+        else:
+            own = dropped_by[first:last].copy()
+        yield read, Block(lines, chain.bare(text, _kept_rows(read, text) + lines), own, report)
+        first = last
+        lines += len(read)
+
+
+class _Step(NamedTuple):
+    """A filter of a chain, ready to judge."""
+
+    number: int
+    """From 1."""
+    reason: str
+    row: FilterConfig
+    filter: PairFilter
+
+
+def _passes(steps: Sequence[_Step]) -> list[list[_Step]]:
+    """Return the filters of each pass: one that needs all pairs ends a pass.
+
+    Where several processes measure, those that they can measure have passes of their own.
+    """
+    found: list[list[_Step]] = []
+    for step in steps:
+        last = found[-1][-1] if found else None
+        differs = last is not None and are_several() and is_alone(last.row) != is_alone(step.row)
+        if last is None or last.filter.needs_all or differs:
+            found.append([])
+        found[-1].append(step)
+    return found
 
 
 class _Run:
@@ -287,102 +349,93 @@ class _Run:
         cfg: DataConfig,
         pair_filter: Filter,
         chain: Chain,
+        cache: Path | None,
         *,
         is_whole: bool = True,
     ):
         self._source, self._cfg, self._pair_filter, self._chain = source, cfg, pair_filter, chain
-        self._is_whole, self._read = is_whole, 0
+        self._cache, self._is_whole = cache, is_whole
         self._report = FilterReport(0)
-        self._counts = dict.fromkeys(chain.reasons, 0)
         self._dropped = {reason: _Dropped() for reason in chain.reasons}
 
-    def kept(self) -> Mask:
-        """Return which of the pairs that the first filter keeps are kept by all."""
-        bits: Mask | None = None
-        steps = list(zip(self._chain.reasons, self._chain.opened(), strict=True))
-        while steps:
-            ends = [i for i, (_, one) in enumerate(steps) if one.needs_all]
-            count = ends[0] + 1 if ends else len(steps)
-            bits = self._pass(steps[:count], bits)
-            steps = steps[count:]
-        assert bits is not None
-        return bits
+    def dropped_by(self) -> NDArray[Any]:
+        """Return for each pair that the limits keep the number of the filter that drops it, from 1, or 0."""
+        chain = self._chain
+        found: NDArray[Any] | None = None
+        steps = map(_Step, itertools.count(1), chain.reasons, chain.rows, chain.opened())
+        for own in _passes(list(steps)):
+            found = self._pass(own, found)
+        assert found is not None
+        return found
 
-    def _pass(self, steps: Sequence[tuple[str, PairFilter]], bits: Mask | None) -> Mask:
+    def _pass(self, steps: Sequence[_Step], before: NDArray[Any] | None) -> NDArray[Any]:
         """Run some filters, of which the last perhaps needs all pairs at once."""
-        found: list[Mask] = []
-        last = steps[-1] if steps[-1][1].needs_all else None
-        values: list[NDArray[Any]] = []
-        for text, kept, read in self._chunks(bits):
-            for reason, one in steps[: len(steps) - (last is not None)]:
-                text = self._judge(text, kept, reason, one)
-            if last:
-                values.append(last[1].values(text))
-            if bits is None:
-                self._report += read
-            found.append(kept)
-        for _, one in steps if self._is_whole else ():
-            one.finish(self._read)
-        bits = np.concatenate(found) if found else np.zeros(0, bool)
-        if last:
-            accepted = last[1].accept(np.concatenate(values)) if values else np.zeros(0, bool)
-            self._note(last, bits.copy(), accepted, values)
-            bits[bits] = accepted
-        return bits
+        last = steps[-1] if steps[-1].filter.needs_all else None
+        values, parts, report = list[Values](), list[NDArray[Any]](), FilterReport(0)
+        with self._measured(steps, before) as measured:
+            for block, found in measured:
+                for step, own in zip(steps, found, strict=True):
+                    if step is not last:
+                        self._judge(step, block, own)
+                values += found[-1:] if last else []
+                parts.append(block.dropped_by)
+                report += block.read
+        self._report = report
+        for step in steps if self._is_whole else ():
+            step.filter.finish(report.read)
+        dropped_by = np.concatenate(parts) if parts else np.zeros(0, _number_type(self._chain))
+        if last and values:
+            self._judge_all(last, dropped_by, np.concatenate(values))
+        return dropped_by
 
-    def _judge(self, text: NumberedText, kept: Mask, reason: str, one: PairFilter) -> NumberedText:
-        """Return the pairs that a filter accepts, and clear the bits of the others."""
-        values = one.values(text)
-        accepted = one.accept(values)
-        self._counts[reason] += int((~accepted).sum())
-        self._dropped[reason].add(text, accepted, functools.partial(_shown, one, values))
-        kept[np.flatnonzero(kept)[~accepted]] = False
-        left = compressed(text, accepted)
-        return NumberedText(left.src, left.tgt, numbers=text.numbers[accepted])
+    @contextmanager
+    def _measured(
+        self, steps: Sequence[_Step], before: NDArray[Any] | None
+    ) -> Iterator[Iterator[tuple[Block, list[Values]]]]:
+        """Yield an iterator over the blocks, each with what some filters measure."""
+        blocks = self._blocks(before)
+        measurement = Measurement.of([step.row for step in steps], self._chain.context, self._cache)
+        measure = measurement.by([step.filter for step in steps])
+        if all(is_alone(step.row) for step in steps):
+            with worked(blocks, measure, measurement.start, "what is measured is kept") as found:
+                yield found
+        else:
+            yield ((block, measure(block)) for block in blocks)
 
-    def _note(
-        self, last: tuple[str, PairFilter], bits: Mask, accepted: Mask, values: Sequence[NDArray[Any]]
-    ) -> None:
-        """Count what a filter dropped that saw all pairs, and read the corpus for some of them."""
-        reason, one = last
-        self._counts[reason] = int((~accepted).sum())
-        if accepted.all():
-            return
-        known, first = np.concatenate(values), 0
-        for text, _, _ in self._chunks(bits):
-            own = slice(first, first + len(text))
-            self._dropped[reason].add(text, accepted[own], functools.partial(_shown, one, known[own]))
-            first += len(text)
+    def _judge(self, step: _Step, block: Block, values: Values) -> None:
+        """Note the pairs of a block that a filter drops of those that are left."""
+        gone = ~step.filter.accept(values)
+        rows = np.flatnonzero(block.left)[gone]
+        self._dropped[step.reason].add(block.text, rows, shown(step.filter, values[gone]))
+        block.dropped_by[rows] = step.number
 
-    def _chunks(self, bits: Mask | None) -> Iterator[tuple[NumberedText, Mask, FilterReport]]:
-        """Yield the pairs that are left, the bits of a chunk, and the report of the first filter."""
-        first = lines = 0
-        for chunk in told(self._source.chunks(), "filtering the training data", "pairs", len):
-            text, report = self._pair_filter(chunk, self._cfg)
-            own = np.ones(len(text), bool) if bits is None else bits[first : first + len(text)].copy()
-            if len(own) != len(text):
-                raise UserError(CHANGED)
-            numbers = _kept_rows(chunk, text) + lines
-            yield self._chain.bare(compressed(text, own), numbers[own]), own, report
-            first += len(text)
-            lines += len(chunk)
-        self._read = lines
+    def _judge_all(self, step: _Step, dropped_by: NDArray[Any], values: Values) -> None:
+        """Note the pairs that a filter drops that needs all; read the corpus for some of them."""
+        gone = ~step.filter.accept(values)
+        dropped_by[np.flatnonzero(dropped_by == 0)[gone]] = step.number
+        values, first = values[gone], 0
+        for block in self._blocks(dropped_by) if gone.any() else ():
+            rows = np.flatnonzero(block.dropped_by == step.number)
+            own = shown(step.filter, values[first : first + len(rows)])
+            self._dropped[step.reason].add(block.text, rows, own)
+            first += len(rows)
 
-    def metadata(self) -> Metadata:
-        """Return the number of bits and the account."""
-        dropped = {**self._report.dropped, **self._counts}
-        pairs = self._report.read - sum(self._report.dropped.values())
-        return {"pairs": pairs, "report": {"read": self._report.read, "dropped": dropped}}
+    def _blocks(self, dropped_by: NDArray[Any] | None) -> Iterator[Block]:
+        found = blocks_of(self._source, self._cfg, self._pair_filter, self._chain, dropped_by)
+        for _, block in told(found, "filtering the training data", "pairs", lambda pair: len(pair[0])):
+            yield block
+
+    def metadata(self, dropped_by: NDArray[Any]) -> Metadata:
+        """Return the account."""
+        counts = np.bincount(dropped_by, minlength=len(self._chain.rows) + 1).tolist()[1:]
+        dropped = self._report.dropped | dict(zip(self._chain.reasons, counts, strict=True))
+        return {"report": {"read": self._report.read, "dropped": dropped}}
 
     def examples(self) -> Iterator[str]:
         """Yield lines FILTER, NUMBER OF THE PAIR, VALUE, SOURCE, TARGET with TABs between."""
         for reason, dropped in self._dropped.items():
             for _, _, line in sorted(dropped.rows, key=lambda row: row[1]):
                 yield f"{reason}\t{line}"
-
-
-def _shown(one: PairFilter, values: NDArray[Any], row: int) -> str:
-    return "/".join(f"{value:.4g}" for value in np.atleast_1d(values[row])) if one.shows_values else ""
 
 
 def _kept_rows(chunk: ParallelText, text: ParallelText) -> NDArray[np.int64]:

@@ -68,6 +68,14 @@ class NumberedText(ParallelText):
 
     numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
+    def kept(self, mask: Sequence[Any] | Any) -> NumberedText:
+        """Return the pairs whose value in `mask` is true."""
+        chosen = np.asarray(mask)
+        if chosen.all():
+            return self
+        left = super().kept(chosen)
+        return NumberedText(left.src, left.tgt, numbers=self.numbers[chosen])
+
 
 @dataclass(frozen=True)
 class PairFilter:

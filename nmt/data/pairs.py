@@ -482,6 +482,18 @@ def concatenated(texts: Iterable[ParallelText]) -> ParallelText:
     return whole
 
 
+def in_blocks(chunks: Iterable[ParallelText], size: int) -> Iterator[ParallelText]:
+    """Cut the pairs of all chunks into blocks of `size` pairs, and a last one of fewer."""
+    rest = ParallelText()
+    for chunk in chunks:
+        rest.extend(chunk)
+        while len(rest) >= size:
+            yield rest.part(slice(size))
+            rest = rest.part(slice(size, None))
+    if len(rest):
+        yield rest
+
+
 def chunked(items: Iterable[T]) -> Iterator[list[T]]:
     """Yield lists of `CHUNK_PAIRS` items, the last one perhaps shorter."""
     remaining = iter(items)

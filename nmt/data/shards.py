@@ -12,14 +12,9 @@ corpus, and the result depends on text and tokenizer alone. Batches are unknown 
 from __future__ import annotations
 
 import hashlib
-import itertools
-import multiprocessing
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +26,12 @@ from numpy.typing import NDArray
 from nmt.data.encode import Chunks, Counts, Layout, LineEncoder, chosen, laid_out, opened
 from nmt.data.encoded_pairs import STRIDE, EncodedPairs, RaggedIds, starts_of
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.pairs import ParallelText, in_blocks
+from nmt.data.workers import worked
 from nmt.disk_cache import Metadata, open_entry, write_entry
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import UserError
 from nmt.progress import told
 from nmt.runtime import derive_seed
-from nmt.signals import when_orphaned, without_interrupt
 from nmt.temporary import temporary_folder
 
 SHARD_PAIRS = 1 << 17
@@ -60,7 +55,6 @@ def encode_shards(
     num_pairs: int,
     encoder: LineEncoder,
     cache: Path,
-    workers: int = 1,
     *,
     must_cache: bool = False,
 ) -> tuple[EncodedPairs, FilterReport]:
@@ -77,7 +71,7 @@ def encode_shards(
     if metadata is None:
         folder = cache / encoder.entry_name("shards", content)
         shards = Shards(folder, content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
-        if shards.make(chunks(), workers):
+        if shards.make(chunks()):
             write_entry(entry, shards.merge)
         metadata = open_entry(entry)  # perhaps of another process, which was faster and removed the shards
         if metadata is not None:
@@ -101,7 +95,7 @@ def _uncached(
     with temporary_folder() as folder:
         shards = Shards(folder / "shards", content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
         files = folder / "blocks"
-        made = shards.make(chunks(), 1) and write_entry(files, shards.merge)
+        made = shards.make(chunks()) and write_entry(files, shards.merge)
         metadata = open_entry(files) if made else None
         if metadata is None:
             way_out = "set NMT_CACHE or TMPDIR to a folder on a larger disk"
@@ -136,20 +130,17 @@ class Shards:
         """Return the folder of a shard."""
         return self.folder / f"{number:05d}"
 
-    def make(self, chunks: Iterable[ParallelText], workers: int) -> bool:
+    def make(self, chunks: Iterable[ParallelText]) -> bool:
         """Make the shards that are missing; return whether all are there, and False for lack of room."""
-        texts = enumerate(_in_shards(chunks, self.shard_pairs))
+        texts = enumerate(in_blocks(chunks, self.shard_pairs))
         missing = ((number, text) for number, text in texts if not self.has(number, text))
-        if workers <= 1:
-            return all(self.write(number, text) for number, text in missing)
-        with _pool(self, workers) as submit:
-            pending = {submit(*work) for work in itertools.islice(missing, workers + 1)}
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                if not all(future.result() for future in done):
-                    return False
-                pending |= {submit(*work) for work in itertools.islice(missing, len(done))}
-        return True
+        with worked(missing, self.write, self.writer, "what is encoded is kept") as written:
+            return all(fits for _, fits in written)
+
+    def writer(self) -> Callable[[tuple[int, ParallelText]], bool]:
+        """Return `write`, for a process that is one of several."""
+        torch.set_num_threads(1)
+        return self.write
 
     def has(self, number: int, text: ParallelText) -> bool:
         """Return whether a shard is there; one of other text, which has changed meanwhile, is removed."""
@@ -159,8 +150,9 @@ class Shards:
             return False
         return facts is not None
 
-    def write(self, number: int, text: ParallelText) -> bool:
+    def write(self, shard: tuple[int, ParallelText]) -> bool:
         """Encode the pairs of a shard and write its files; return False when they cannot be written."""
+        number, text = shard
 
         def fill(draft: Path) -> Metadata:
             src, tgt = self.encoder(text, number * self.shard_pairs)
@@ -266,55 +258,3 @@ def write_starts(file: Path, lengths: NDArray[Any]) -> None:
             total = int(starts[-1])
             opened_file.write(starts[:-1].astype("<i8").data)
         opened_file.write(np.array([total], "<i8").data)
-
-
-def _in_shards(chunks: Iterable[ParallelText], size: int) -> Iterator[ParallelText]:
-    """Cut the pairs of all chunks into shards of `size` pairs, and a last one of fewer."""
-    rest = ParallelText()
-    for chunk in chunks:
-        rest.extend(chunk)
-        while len(rest) >= size:
-            yield rest.part(slice(size))
-            rest = rest.part(slice(size, None))
-    if len(rest):
-        yield rest
-
-
-# Several processes
-
-_SHARDS: list[Shards] = []
-"""The shards that this worker makes."""
-
-
-@contextmanager
-def _pool(shards: Shards, workers: int) -> Iterator[Callable[[int, ParallelText], Future[bool]]]:
-    """Start processes that write shards, and yield the function that hands them one; end all at the end."""
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (shards,))
-
-    def submit(number: int, text: ParallelText) -> Future[bool]:
-        with without_interrupt():
-            return pool.submit(_write, number, text)
-
-    before = set(multiprocessing.active_children())
-    try:
-        yield submit
-    except BrokenProcessPool:
-        raise TrainingStopped(
-            "a worker has ended, perhaps for lack of memory; what is encoded is kept, and the same command "
-            "goes on; fewer prepare.workers=... need less memory"
-        ) from None
-    finally:
-        for process in {*multiprocessing.active_children()} - before:
-            process.kill()  # perhaps in the middle of a shard
-        pool.shutdown()
-
-
-def _begin(shards: Shards) -> None:
-    """Set this worker up; it ends when the parent process ends."""
-    when_orphaned(lambda: os._exit(1))
-    torch.set_num_threads(1)
-    _SHARDS.append(shards)
-
-
-def _write(number: int, text: ParallelText) -> bool:
-    return _SHARDS[0].write(number, text)

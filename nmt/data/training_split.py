@@ -176,8 +176,6 @@ PairsOfEpoch = Callable[[int, int], InParts]
 class Examples(ABC):
     """The training examples of a task; see `nmt.data.examples`."""
 
-    workers: int = 1
-    """Processes that encode a large corpus; one encodes in threads."""
     must_cache: bool = False
     """Whether it is an error that the ids of a large corpus do not fit into the cache."""
     world: World = ALONE

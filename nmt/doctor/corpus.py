@@ -467,9 +467,10 @@ def _filtered(cfg: DataConfig, name: str, part: DataConfig, most: int | None, is
         whole = sources.stream(part, Split.train)
         source = whole._replace(chunks=lambda: _limited(part, Split.train, most))
         if chain:
-            left, found.report, found.remarks = tried(source, cfg, filter_of(cfg), chain, is_whole=is_whole)
+            left = tried(source, cfg, filter_of(cfg), chain, is_whole=is_whole)
+            found.report, found.remarks = left.report, left.remarks
             if cfg.has_labels:
-                found.labels = frozenset(label for chunk in left.chunks() for label in chunk.tgt)
+                found.labels = frozenset(label for chunk in left.source.chunks() for label in chunk.tgt)
     except UserError as error:
         found.problems = list(error.problems)
     return found

@@ -68,7 +68,7 @@ class PrepareOptions:
     """The way in which data is prepared; the result does not depend on it."""
 
     workers: int = 0
-    """Processes that encode a corpus of more than a million pairs; 0: one per CPU core."""
+    """Processes that filter, and encode a corpus of more than a million pairs; 0: one per CPU core."""
 
     def __post_init__(self) -> None:
         not_negative(self, "prepare", "workers")

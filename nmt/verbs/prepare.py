@@ -11,8 +11,9 @@ import torch
 
 from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
+from nmt.data.workers import several_processes
 from nmt.disk_cache import cache_dir, entry_name, write_entry
-from nmt.errors import UserError
+from nmt.errors import Log, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.scored_sets import keep_sets
 from nmt.runs.start import opened_start
@@ -29,15 +30,20 @@ from nmt.verbs.configs import PrepareConfig
 def run(trial: Composed) -> dict[str, Any]:
     """Fill the cache with all that a training with this config needs of its data."""
     workers = trial.to_config(PrepareConfig).prepare.workers
-    cfg, _ = trial.to_training()
-    with StopRequest(cfg.runtime.grace_seconds):
-        prepare_data(cfg, workers or cores_allowed())
+    with (
+        several_processes(workers or cores_allowed()),
+        temporary_folder() as folder,
+        Tracker(TrackedRun(folder), TrackingConfig(sinks=["display"])) as tracker,
+    ):
+        cfg, _ = trial.to_training()
+        with StopRequest(cfg.runtime.grace_seconds):
+            prepare_data(cfg, RunDirectory(folder / "run"), tracker.message)
     print(f"prepared    {cache_dir()}")
     return {}
 
 
-def prepare_data(cfg: TrainConfig, workers: int) -> None:
-    """Do what `nmt train` does before the first update; a large corpus is encoded by `workers` processes.
+def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log) -> None:
+    """Do what `nmt train` does before the first update.
 
     Raises:
         UserError: the data cannot be read, or the cache cannot be written.
@@ -47,22 +53,15 @@ def prepare_data(cfg: TrainConfig, workers: int) -> None:
     if cfg.runtime.threads:
         torch.set_num_threads(cfg.runtime.threads)
     start = opened_start(cfg)
-    with (
-        temporary_folder() as folder,
-        Tracker(TrackedRun(folder), TrackingConfig(sinks=["display"])) as tracker,
-    ):
-        directory, examples = RunDirectory(folder / "run"), TASKS[cfg.task].examples(cfg)
-        directory.path.mkdir()
-        examples.workers, examples.must_cache = workers, True
-        prepare(cfg, directory, tracker.message, start, examples)
-        keep_sets(directory, cfg, tracker.message)
-        if cfg.tokenizer.sampling_alpha:
-            tracker.message(
-                f"tokenizer.sampling_alpha={cfg.tokenizer.sampling_alpha:g} segments the pairs anew for each "
-                "epoch, during the training: no ids are prepared"
-            )
-        elif cfg.data.augment:
-            tracker.message(
-                "data.augment modifies the pairs anew for each epoch, during the training: no ids "
-                "are prepared"
-            )
+    examples = TASKS[cfg.task].examples(cfg)
+    examples.must_cache = True
+    directory.path.mkdir()
+    prepare(cfg, directory, log, start, examples)
+    keep_sets(directory, cfg, log)
+    if cfg.tokenizer.sampling_alpha:
+        log(
+            f"tokenizer.sampling_alpha={cfg.tokenizer.sampling_alpha:g} segments the pairs anew for each "
+            "epoch, during the training: no ids are prepared"
+        )
+    elif cfg.data.augment:
+        log("data.augment modifies the pairs anew for each epoch, during the training: no ids are prepared")

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+import multiprocessing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 
-from nmt.data import filtering
+from nmt.data import filtering, measuring, pair_filters
 from nmt.data.files import FilesData
+from nmt.data.filter_table import FilterConfig
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.hub import HubData
+from nmt.data.measuring import Measurement
+from nmt.data.pair_filters import Context, NumberedText, PairFilter, Values
 from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.sources import MixtureData, stream, training_streams
 from nmt.data.training_split import CorpusText, scan, streamed
+from nmt.data.workers import several_processes
 from nmt.errors import UserError
 
 LINES = [
@@ -87,8 +94,107 @@ def test_the_size_of_chunks_makes_no_difference(
 ) -> None:
     expected = scanned(data(tmp_path, FILTERS), tmp_path / "cache")
     monkeypatch.setattr("nmt.data.pairs.CHUNK_PAIRS", size)
+    monkeypatch.setattr(filtering, "BLOCK_PAIRS", size)
     text = scanned(data(tmp_path, FILTERS), tmp_path / "other")
     assert (text.report, text.sha256, pairs(text)) == (expected.report, expected.sha256, pairs(expected))
+
+
+LONG = [{"name": "length", "max": 8}, {"name": "duplicates"}, FILTERS[2], {"name": "numbers", "max": 0}]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of pairs that filters measure from now on, in blocks of two; all are kept."""
+    numbers = list[int]()
+
+    def opened(rows: Sequence[FilterConfig], context: Context) -> list[PairFilter]:
+        def noted(one: PairFilter, text: NumberedText) -> Values:
+            numbers.append(len(text))
+            return one.values(text)
+
+        found = measuring.opened(rows, context)
+        return [dataclasses.replace(one, values=functools.partial(noted, one)) for one in found]
+
+    monkeypatch.setattr(filtering, "opened", opened)
+    monkeypatch.setattr(filtering, "BLOCK_PAIRS", 2)
+    monkeypatch.setattr(measuring, "STORED_SECONDS", 0.0)
+    return numbers
+
+
+def test_several_processes_find_what_one_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[int]
+) -> None:
+    cfg = data(tmp_path, LONG)
+    expected = scanned(cfg, tmp_path / "cache")
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)  # takes no seconds to import
+    measured.clear()
+    with several_processes(2):
+        text = scanned(cfg, tmp_path / "other")
+    assert measured == [1, 1, 1, 0]  # by the file of scores alone
+    assert (text.report, text.sha256, pairs(text)) == (expected.report, expected.sha256, pairs(expected))
+    files = [Path(one.account[-1].rpartition(": ")[2]).read_text() for one in (text, expected)]
+    assert files[0] == files[1] != ""
+
+
+def test_an_error_in_another_process_is_that_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[int]
+) -> None:
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
+    monkeypatch.setattr(pair_filters, "MATCH_SECONDS", 0.01)
+    cfg = data(tmp_path, [{"name": "regex", "pattern": "(a|aa)+$"}])
+    Path(str(cfg.train)).write_text("en\tde\n" + "c\tb\n" * 5 + f"{'a' * 50}b\t{'b' * 50}\n")
+    with several_processes(2), pytest.raises(UserError, match=r"^data.filters\[0\].pattern=.* takes more"):
+        scanned(cfg, tmp_path / "cache")
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.fault(1)
+def test_what_is_measured_outlives_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[int]
+) -> None:
+    cfg = data(tmp_path, LONG)
+    expected = scanned(cfg, tmp_path / "other")
+    whole, plain = measured.copy(), Measurement.values_of
+    measured.clear()
+
+    def interrupted(*arguments: Any) -> Values:
+        if len(measured) == 5:
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    with monkeypatch.context() as once:
+        once.setattr(Measurement, "values_of", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scanned(cfg, tmp_path / "cache")
+    before = measured.copy()
+    measured.clear()
+    text = scanned(cfg, tmp_path / "cache")
+    assert before + measured == whole
+    assert (text.report, pairs(text)) == (expected.report, pairs(expected))
+
+
+def test_a_filter_measures_what_it_has_not_measured_before(tmp_path: Path, measured: list[int]) -> None:
+    """With another threshold, in another chain, or in a corpus that has grown."""
+    length, numbers = {"name": "length", "max": 8}, {"name": "numbers", "max": 0}
+    scanned(data(tmp_path, [length, numbers]), tmp_path / "cache")
+    assert sum(measured) == 6 + 4
+    for filters, missing, dropped in (
+        ([length | {"max": 99}, numbers], 2, [0, 3]),
+        ([numbers, length], 0, [3, 2]),
+        ([numbers, length | {"max": 7}, {"name": "identical"}], 1, [3, 2, 0]),
+    ):
+        measured.clear()
+        cfg = data(tmp_path, filters)
+        text = scanned(cfg, tmp_path / "cache")
+        assert sum(measured) == missing
+        assert list(text.report.dropped.values())[3:] == dropped
+        assert pairs(text) == pairs(scanned(cfg, tmp_path / str(missing)))
+    Path(str(cfg.train)).write_text("en\tde\n" + "\n".join([*LINES, "2 cats\tHund"]) + "\n")
+    measured.clear()
+    scanned(cfg, tmp_path / "cache")
+    assert sum(measured) == 2 + 1
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:

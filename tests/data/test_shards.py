@@ -19,6 +19,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.workers import several_processes
 from nmt.errors import UserError
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
@@ -57,8 +58,8 @@ class Reader:
             yield ParallelText(TEXT.src[part], TEXT.tgt[part])
 
 
-def encoded(cache: Path, reader: Reader, workers: int = 1) -> tuple[EncodedPairs, FilterReport]:
-    return encode_shards(reader, "TEXT", len(TEXT), ENCODER, cache, workers)
+def encoded(cache: Path, reader: Reader) -> tuple[EncodedPairs, FilterReport]:
+    return encode_shards(reader, "TEXT", len(TEXT), ENCODER, cache)
 
 
 def as_lists(pairs: EncodedPairs) -> list[tuple[list[int], list[int]]]:
@@ -95,7 +96,8 @@ def test_the_order_depends_neither_on_chunks_nor_on_processes(tmp_path: Path) ->
 @pytest.mark.slow
 def test_several_processes_write_the_same_files(tmp_path: Path) -> None:
     first, _ = encoded(tmp_path / "one", Reader())
-    other, _ = encoded(tmp_path / "other", Reader(333), workers=2)
+    with several_processes(2):
+        other, _ = encoded(tmp_path / "other", Reader(333))
     assert as_lists(first) == as_lists(other)
     assert first.digest == other.digest
 
@@ -146,7 +148,7 @@ def test_what_another_process_has_finished_meanwhile_is_taken(
     """It removes the shards, and with them what this one is writing."""
     plain = shards.Shards.write
 
-    def late(shard: shards.Shards, number: int, text: ParallelText) -> bool:
+    def late(shard: shards.Shards, piece: tuple[int, ParallelText]) -> bool:
         monkeypatch.setattr(shards.Shards, "write", plain)
         encoded(tmp_path, Reader())
         return False

@@ -60,7 +60,7 @@ def test_a_run_is_prepared_trained_and_resumed_on_what_filters_keep(
     by_doctor = " ".join(capsys.readouterr().out.split())
     assert main(["prepare", *corpus, FILTERS, "tokenizer=char"]) == 0
     prepared = capsys.readouterr().err
-    monkeypatch.setattr(filtering._Run, "kept", None)  # the filters run once
+    monkeypatch.setattr(filtering._Run, "dropped_by", None)  # the filters run once
     for steps in (2, 4):
         trained("run", *corpus, FILTERS, steps=steps)
     log = Path("run/train.log").read_text()

@@ -122,7 +122,7 @@ def test_weights_stay_with_their_pairs_through_filters_encoding_shards_and_parts
     assert part.weights.tolist() == [encoded.weights[place] for place in places]
     encoder = LineEncoder(tokenizer, EncodingOptions(weighted=True))
     shards = Shards(tmp_path, "content", 3, encoder, 2, 3)
-    assert shards.make(iter([TEXT]), 1)
+    assert shards.make(iter([TEXT]))
     (tmp_path / "merged").mkdir()
     merged, _ = opened(tmp_path / "merged", shards.merge(tmp_path / "merged"))
     assert merged.weights is not None

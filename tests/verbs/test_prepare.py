@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,24 +74,30 @@ def test_what_cannot_be_prepared_is_said(
 
 @pytest.mark.slow
 @pytest.mark.fault(1)
-def test_a_killed_preparation_goes_on(data: list[str], tmp_path: Path) -> None:
-    """Several processes, killed at once in the middle; the shards that were there are not made again."""
+@pytest.mark.parametrize("made", ["values-*/*", "shards-*/00003"])
+def test_a_killed_preparation_goes_on(data: list[str], made: str) -> None:
+    """Several processes, killed at once while they filter or encode; what filters have measured stays."""
     code = (
-        "import sys; from nmt.data import examples, shards; examples.LARGE_PAIRS = 100; "
-        "shards.SHARD_PAIRS = 16; from nmt.cli import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; from nmt.data import examples, filtering, measuring, shards; "
+        "examples.LARGE_PAIRS = 100; shards.SHARD_PAIRS = filtering.BLOCK_PAIRS = 16; "
+        "measuring.STORED_SECONDS = 0.0; from nmt.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, "prepare", *data[:-1], "prepare.workers=2"]
+    filters = "data.filters=[{name: length, max: 99}]"
+    command = [sys.executable, "-c", code, "prepare", *data[:-1], filters, "prepare.workers=2"]
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
     cache = Path(os.environ["NMT_CACHE"])
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not list(cache.glob("shards-*/00003")):
-            pass
+        while process.poll() is None and not list(cache.glob(made)):
+            time.sleep(0.001)
         process.kill()
-    made = {path: path.stat().st_mtime_ns for path in cache.glob("shards-*/0*/records")}
+    measured = {path: path.stat().st_mtime_ns for path in cache.glob("values-*/*/values.npz")}
+    assert measured
+    assert list(cache.glob(made))
+    assert not list(cache.glob("blocks-*"))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert made
+    assert measured == {path: path.stat().st_mtime_ns for path in measured}
     assert list(cache.glob("blocks-*"))
 
 
