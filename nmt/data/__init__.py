@@ -36,6 +36,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     measuring           What filters measure, block by block, in several processes, cached.
     filtering           The filters of a corpus run once, and what they kept, cached.
+    filtered_files      What filters kept, and what they dropped, as files.
     census              The counts of a training split: pairs, words, characters.
     inline_tags         Inline tags taken out of a line, and put into its translation by an alignment.
     special_ids         The ids that stand for no text.

@@ -28,6 +28,7 @@ from nmt.data import casing, sources, stages
 from nmt.data.adaptation import Inherited, extended
 from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
 from nmt.data.encoded_pairs import InParts
+from nmt.data.filtered_files import files_of
 from nmt.data.filtering import Chain, chains, filtered, judged_alone
 from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.label_set import label_set, require_known
@@ -176,6 +177,8 @@ PairsOfEpoch = Callable[[int, int], InParts]
 class Examples(ABC):
     """The training examples of a task; see `nmt.data.examples`."""
 
+    filtered: Path | None = None
+    """Folder for files of what filters keep and drop; None: no such files."""
     must_cache: bool = False
     """Whether it is an error that the ids of a large corpus do not fit into the cache."""
     world: World = ALONE
@@ -241,7 +244,9 @@ def prepare(
         remove_abandoned(folder)
     splits = [Split.validation, *([Split.test] if sources.has_split(cfg, Split.test) else [])]
     scored_on = {name: examples.view(text) for name, text in scored_text(cfg, splits).items()}
-    training = training_text(cfg, examples.filter, scored_on, log, max_steps, scorers)
+    training = training_text(
+        cfg, examples.filter, scored_on, log, max_steps, scorers, filtered_to=examples.filtered
+    )
     if isinstance(training, TrainingText):
         run.require_same_data(training)
     for name, kept in scored_on.items():
@@ -338,8 +343,13 @@ def training_text(
     log: Log,
     max_steps: int | None,
     scorers: ModelScorers | None = None,
+    *,
+    filtered_to: Path | None = None,
 ) -> TrainingText | StreamedText:
-    """Return the filtered training split, scanned, or with `cfg.streaming` to be read during training."""
+    """Return the filtered training split, scanned, or with `cfg.streaming` to be read during training.
+
+    What filters keep and drop of a split that is scanned is written to the folder `filtered_to`, if any.
+    """
     streams, filters = sources.training_streams(cfg), chains(cfg, scored_on, scorers)
     if cfg.streaming:
         shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log, max_steps)
@@ -350,6 +360,9 @@ def training_text(
         what = f"training data{f' of {name}' if len(parts) > 1 else ''}"
         for line in (str(part.report), *part.remarks()):
             log(f"{what}: {line}")
+        if filtered_to is not None:
+            files = files_of(cfg, filtered_to)[name]
+            log(f"{what}: {files.write(streams[name], cfg, pair_filter, filters[name], cache_dir())}")
     sizes = {name: len(part) for name, part in parts.items()}
     return TrainingText(parts, mean_shares(_logged_shares(cfg, sizes, log, max_steps)))
 

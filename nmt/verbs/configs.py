@@ -65,10 +65,13 @@ class TrainVerbConfig(TrainConfig):
 
 @dataclass
 class PrepareOptions:
-    """The way in which data is prepared; the result does not depend on it."""
+    """The way in which data is prepared, on which its result does not depend, and what is told of it."""
 
     workers: int = 0
     """Processes that filter, and encode a corpus of more than a million pairs; 0: one per CPU core."""
+    filtered: str | None = None
+    """Folder for the pairs that data.filters keep, kept.SRC and kept.TGT, and for a table of those that are
+    dropped, dropped.tsv; null: no such files."""
 
     def __post_init__(self) -> None:
         not_negative(self, "prepare", "workers")
@@ -79,7 +82,7 @@ class PrepareConfig(TrainConfig):
     """Prepare the data of a training: all keys of nmt train, so that the training finds what it needs."""
 
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
-    """Processes."""
+    """Processes, and files of what is filtered."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,15 +5,18 @@ All of it goes to the cache, where `nmt train` with the same data, tokenizer and
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
+from nmt.data.filtered_files import files_of
 from nmt.data.workers import several_processes
 from nmt.disk_cache import cache_dir, entry_name, write_entry
 from nmt.errors import Log, UserError
+from nmt.files import path_of
 from nmt.runs.directory import RunDirectory
 from nmt.runs.scored_sets import keep_sets
 from nmt.runs.start import opened_start
@@ -29,21 +32,24 @@ from nmt.verbs.configs import PrepareConfig
 
 def run(trial: Composed) -> dict[str, Any]:
     """Fill the cache with all that a training with this config needs of its data."""
-    workers = trial.to_config(PrepareConfig).prepare.workers
+    known = trial.to_config(PrepareConfig)
+    filtered = path_of(known.prepare.filtered) if known.prepare.filtered else None
+    if filtered is not None:
+        files_of(known.data, filtered)  # refused before the data is read
     with (
-        several_processes(workers or cores_allowed()),
+        several_processes(known.prepare.workers or cores_allowed()),
         temporary_folder() as folder,
         Tracker(TrackedRun(folder), TrackingConfig(sinks=["display"])) as tracker,
     ):
         cfg, _ = trial.to_training()
         with StopRequest(cfg.runtime.grace_seconds):
-            prepare_data(cfg, RunDirectory(folder / "run"), tracker.message)
+            prepare_data(cfg, RunDirectory(folder / "run"), tracker.message, filtered)
     print(f"prepared    {cache_dir()}")
     return {}
 
 
-def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log) -> None:
-    """Do what `nmt train` does before the first update.
+def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log, filtered: Path | None) -> None:
+    """Do what `nmt train` does before the first update; what is filtered goes to a folder, too, if any.
 
     Raises:
         UserError: the data cannot be read, or the cache cannot be written.
@@ -54,7 +60,7 @@ def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log) -> None:
         torch.set_num_threads(cfg.runtime.threads)
     start = opened_start(cfg)
     examples = TASKS[cfg.task].examples(cfg)
-    examples.must_cache = True
+    examples.must_cache, examples.filtered = True, filtered
     directory.path.mkdir()
     prepare(cfg, directory, log, start, examples)
     keep_sets(directory, cfg, log)

@@ -89,6 +89,59 @@ def test_entries_of_a_mixture_have_filters_behind_those_of_the_data(
     assert "training data of two: 60 pairs read, 38 kept (duplicates 2, length 20)" in log
 
 
+def test_what_is_kept_and_dropped_is_written(
+    corpus: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With limits and weights; what is kept is a corpus, and nothing is lost."""
+    with Path("train.en").open("a") as src, Path("train.de").open("a") as tgt:
+        src.write("\nc99\ta b\n")
+        tgt.write("c1\nc99\ta\n")
+    Path("w").write_text("".join(f"{1 + i / 7}\n" for i in range(62)))
+    monkeypatch.setattr(filtering, "BLOCK_PAIRS", 8)
+    numbers = (
+        "data.filters=[{name: duplicates, normalise: true}, {name: length, max: 15}, {name: numbers, max: 1}]"
+    )
+    command = ["prepare", *corpus, numbers, "data.weights=w", "tokenizer=char", "prepare.filtered=clean"]
+    assert main(command) == 0
+    assert "training data: 39 pairs are in clean/kept.*, 23 in clean/dropped.tsv" in capsys.readouterr().err
+    lines = [
+        list(zip(*(Path(f"{at}.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
+        for at in ("train", "clean/kept")
+    ]
+    header, *rows = [line.split("\t") for line in Path("clean/dropped.tsv").read_text().splitlines()]
+    assert header == ["filter", "pair", "value", "source", "target"]
+    assert [rows[i][:3] for i in (0, 1, 2, -1)] == [
+        ["duplicates", "39", ""],
+        ["duplicates", "40", ""],
+        ["length", "41", "19/19"],
+        ["empty", "61", ""],
+    ]
+    dropped = {int(row[1]) - 1: (row[3], row[4]) for row in rows}
+    assert dropped == {i: lines[0][i] for i in dropped}
+    left = [i for i in range(62) if i not in dropped]
+    assert lines[1] == [lines[0][i] for i in left]
+    assert Path("clean/kept.weights").read_text().splitlines() == [str(1 + i / 7) for i in left]
+    again = ["data.train=clean/kept", "data.weights=clean/kept.weights"]
+    assert main([*command, *again]) == 2
+    assert "prepare.filtered=clean: clean/kept is read as data; name another" in capsys.readouterr().err
+    assert main([*command[:-1], *again]) == 0
+    assert "training data: 39 pairs read, 39 kept\n" in capsys.readouterr().err
+
+
+def test_each_corpus_of_a_mixture_has_files_of_its_own(
+    corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["prepare", *MIXTURE, "data.target_tags=true", "tokenizer=char", "prepare.filtered=clean"]) == 0
+    )
+    found = {name: Path("clean", name, "kept.en").read_text().splitlines() for name in ("one", "two")}
+    assert {name: (len(lines), lines[0]) for name, lines in found.items()} == {
+        "one": (55, "a  c0"),
+        "two": (38, "a  c0"),
+    }
+    assert len(Path("clean/two/dropped.tsv").read_text().splitlines()) == 1 + 22
+
+
 def test_what_needs_all_pairs_is_refused_in_a_stream(
     corpus: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
