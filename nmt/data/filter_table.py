@@ -293,6 +293,7 @@ class RegexConfig(FilterConfig):
 class ScoresConfig(FilterConfig):
     """Pairs that another program scored too low or too high: Bicleaner, LASER, COMET-QE."""
 
+    thresholds: ClassVar[tuple[str, ...]] = ("min", "max")
     file: str | None = None
     """A file with one line for each line of the corpus: a number, or with `column` a row; null: `column` is
     one of the dataset that the corpus is read from."""

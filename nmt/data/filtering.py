@@ -35,10 +35,14 @@ from nmt.errors import UserError
 from nmt.files import write_lines
 from nmt.progress import told
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Increased when the format of a cache entry, or what a filter means, changes."""
 NUM_EXAMPLES = 50
 """Dropped pairs that are written down for each filter."""
+MOST_VALUES = 100_000
+"""Values of a filter from which quantiles are made: those of every pair, or of every 2nd, 4th, 8th ..."""
+SHARES = 0.001, 0.01, 0.05
+"""Shares of the pairs whose values are told, from either end."""
 EXAMPLES = "dropped.tsv"
 CHANGED = "the training data has changed while it was read; run the same command again"
 
@@ -199,7 +203,7 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
     report = FilterReport(**metadata["report"])
     if not report.kept:
         raise UserError(f"no training pair is left: {report}; see {cfg.key_prefix}.filters")
-    remarks = list(_remarks(report, chain))
+    remarks = list(_remarks(report, chain, metadata["quantiles"]))
     if (entry / EXAMPLES).is_file() and report.kept < report.read:
         remarks.append(f"some dropped pairs of each filter: {entry / EXAMPLES}")
     stamp = hashlib.sha256(repr(options).encode()).hexdigest()
@@ -217,9 +221,10 @@ def tried(
     before = source.stamp()
     run = _Run(source, cfg, pair_filter, chain, None, is_whole=is_whole)
     dropped_by = run.dropped_by()
-    report = FilterReport(**run.metadata(dropped_by)["report"])
+    metadata = run.metadata(dropped_by)
+    report = FilterReport(**metadata["report"])
     left = _left(source, cfg, pair_filter, dropped_by == 0, (before, before))
-    return Filtered(left, report, list(_remarks(report, chain)), dropped_by)
+    return Filtered(left, report, list(_remarks(report, chain, metadata["quantiles"])), dropped_by)
 
 
 def _left(
@@ -236,8 +241,8 @@ def _same(source: PairStream, before: str, stamp: str) -> str:
     return stamp if now == before else hashlib.sha256(f"{stamp} {now}".encode()).hexdigest()
 
 
-def _remarks(report: FilterReport, chain: Chain) -> Iterator[str]:
-    """Yield for each filter how many pairs it dropped, and of how many."""
+def _remarks(report: FilterReport, chain: Chain, quantiles: Mapping[str, str]) -> Iterator[str]:
+    """Yield for each filter how many pairs it dropped, and of how many; then what it measured."""
     before = {reason: count for reason, count in report.dropped.items() if reason not in chain.reasons}
     left = report.read - sum(before.values())
     for reason in chain.reasons:
@@ -245,6 +250,8 @@ def _remarks(report: FilterReport, chain: Chain) -> Iterator[str]:
         share = f" ({count / left:.2%})" if left else ""
         yield f"filter {reason} dropped {count:,} of {left:,} pairs{share}"
         left -= count
+    for reason, told_of in quantiles.items():
+        yield f"filter {reason} measured {told_of}"
 
 
 def _masked(
@@ -277,6 +284,41 @@ class _Dropped:
             if len(self.rows) < NUM_EXAMPLES or rank > self.rows[0][0]:
                 add = heapq.heappush if len(self.rows) < NUM_EXAMPLES else heapq.heappushpop
                 add(self.rows, (rank, number, line_of(text, row, value)))
+
+
+@dataclass
+class _Sample:
+    """Values of a filter, those of pairs that are spread evenly."""
+
+    step: int = 1
+    numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Values = field(default_factory=lambda: np.zeros((0, 2)))
+    """The lowest and the highest value of each pair."""
+
+    def add(self, numbers: NDArray[np.int64], values: Values) -> None:
+        sides = np.atleast_2d(values.T).astype(np.float64)
+        self.numbers = np.concatenate([self.numbers, numbers])
+        self.values = np.concatenate([self.values, np.stack([sides.min(0), sides.max(0)], 1)])
+        chosen = self.numbers % self.step == 0
+        while chosen.sum() > MOST_VALUES:
+            self.step *= 2
+            chosen = self.numbers % self.step == 0
+        self.numbers, self.values = self.numbers[chosen], self.values[chosen]
+
+    def quantiles(self, thresholds: Sequence[str]) -> str:
+        """Return which values `SHARES` of the pairs have at the ends where a threshold may drop them."""
+        found, (low, high) = list[str](), self.values.T
+        if len(low) and {"min", "share"} & {*thresholds}:
+            found.append(_ends(low, SHARES, "lower", "at most"))
+        if len(high) and "max" in thresholds:
+            found.append(_ends(high, [1 - share for share in SHARES], "higher", "at least"))
+        return "; ".join(found)
+
+
+def _ends(values: Values, places: Sequence[float], method: Any, bound: str) -> str:
+    found = zip(np.quantile(values, places, method=method).tolist(), SHARES, strict=True)
+    told_of = ", ".join(f"{value:.4g} for {100 * share:g}%" for value, share in found)
+    return f"{bound} {told_of} of the pairs"
 
 
 def line_of(text: NumberedText, row: int, value: str) -> str:
@@ -357,13 +399,15 @@ class _Run:
         self._cache, self._is_whole = cache, is_whole
         self._report = FilterReport(0)
         self._dropped = {reason: _Dropped() for reason in chain.reasons}
+        self._sampled = {reason: _Sample() for reason in chain.reasons}
+        self._steps = list[_Step]()
 
     def dropped_by(self) -> NDArray[Any]:
         """Return for each pair that the limits keep the number of the filter that drops it, from 1, or 0."""
         chain = self._chain
         found: NDArray[Any] | None = None
-        steps = map(_Step, itertools.count(1), chain.reasons, chain.rows, chain.opened())
-        for own in _passes(list(steps)):
+        self._steps += map(_Step, itertools.count(1), chain.reasons, chain.rows, chain.opened())
+        for own in _passes(self._steps):
             found = self._pass(own, found)
         assert found is not None
         return found
@@ -404,14 +448,16 @@ class _Run:
 
     def _judge(self, step: _Step, block: Block, values: Values) -> None:
         """Note the pairs of a block that a filter drops of those that are left."""
-        gone = ~step.filter.accept(values)
-        rows = np.flatnonzero(block.left)[gone]
+        gone, rows = ~step.filter.accept(values), np.flatnonzero(block.left)
+        self._sampled[step.reason].add(block.text.numbers[rows], values)
+        rows = rows[gone]
         self._dropped[step.reason].add(block.text, rows, shown(step.filter, values[gone]))
         block.dropped_by[rows] = step.number
 
     def _judge_all(self, step: _Step, dropped_by: NDArray[Any], values: Values) -> None:
         """Note the pairs that a filter drops that needs all; read the corpus for some of them."""
         gone = ~step.filter.accept(values)
+        self._sampled[step.reason].add(np.arange(len(values)), values)
         dropped_by[np.flatnonzero(dropped_by == 0)[gone]] = step.number
         values, first = values[gone], 0
         for block in self._blocks(dropped_by) if gone.any() else ():
@@ -429,7 +475,14 @@ class _Run:
         """Return the account."""
         counts = np.bincount(dropped_by, minlength=len(self._chain.rows) + 1).tolist()[1:]
         dropped = self._report.dropped | dict(zip(self._chain.reasons, counts, strict=True))
-        return {"report": {"read": self._report.read, "dropped": dropped}}
+        told_of = {
+            step.reason: found
+            for step in self._steps
+            if step.filter.shows_values
+            and (found := self._sampled[step.reason].quantiles(step.row.thresholds))
+        }
+        report = {"read": self._report.read, "dropped": dropped}
+        return {"report": report, "quantiles": {reason: found for reason, found in told_of.items() if found}}
 
     def examples(self) -> Iterator[str]:
         """Yield lines FILTER, NUMBER OF THE PAIR, VALUE, SOURCE, TARGET with TABs between."""

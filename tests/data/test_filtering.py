@@ -56,17 +56,25 @@ def pairs(text: CorpusText) -> list[str]:
     return [f"{src}\t{tgt}" for chunk in text.chunks() for src, tgt in zip(chunk.src, chunk.tgt, strict=True)]
 
 
+def ends(low: int, high: int) -> str:
+    """Return what is told of values of which there are few."""
+    parts = [f"{value} for 0.1%, {value} for 1%, {value} for 5% of the pairs" for value in (low, high)]
+    return f"at most {parts[0]}; at least {parts[1]}"
+
+
 def test_an_account_by_filter_and_what_is_kept(tmp_path: Path) -> None:
     text = scanned(data(tmp_path, FILTERS), tmp_path / "cache")
     assert pairs(text) == ["1 dog\tHund", "a house\tHaus"]
     dropped = {"empty": 1, "too long": 0, "uneven": 0, "duplicates": 2, "length": 1, "scores": 1}
     assert text.report == FilterReport(7, dropped)
-    assert list(text.remarks())[:3] == [
+    assert list(text.remarks())[:5] == [
         "filter duplicates dropped 2 of 6 pairs (33.33%)",
         "filter length dropped 1 of 4 pairs (25.00%)",
         "filter scores dropped 1 of 3 pairs (33.33%)",
+        f"filter length measured {ends(1, 15)}",
+        f"filter scores measured {ends(0, 1)}",
     ]
-    examples = Path(text.account[3].removeprefix("some dropped pairs of each filter: "))
+    examples = Path(text.account[5].removeprefix("some dropped pairs of each filter: "))
     assert examples.read_text().splitlines() == [
         "duplicates\t4\t\t1 dog\tHund",
         "duplicates\t7\t\tb\tein langes Wort",
@@ -92,11 +100,14 @@ def test_filters_run_once_unless_something_has_changed(
 def test_the_size_of_chunks_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
+    monkeypatch.setattr(filtering, "MOST_VALUES", 2)
     expected = scanned(data(tmp_path, FILTERS), tmp_path / "cache")
     monkeypatch.setattr("nmt.data.pairs.CHUNK_PAIRS", size)
     monkeypatch.setattr(filtering, "BLOCK_PAIRS", size)
     text = scanned(data(tmp_path, FILTERS), tmp_path / "other")
     assert (text.report, text.sha256, pairs(text)) == (expected.report, expected.sha256, pairs(expected))
+    assert text.account[:-1] == expected.account[:-1]
+    assert text.account[3] == f"filter length measured {ends(4, 7)}"
 
 
 LONG = [{"name": "length", "max": 8}, {"name": "duplicates"}, FILTERS[2], {"name": "numbers", "max": 0}]
