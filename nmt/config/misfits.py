@@ -196,7 +196,7 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
             f"data.context={cfg.data.context} is for task=translation: a language model reads its text in "
             "order; set data.context=0 data.context_target=false"
         )
-    if cfg.task is Task.language_model and cfg.data.augment:
+    if cfg.task is Task.language_model and cfg.data.is_augmented:
         yield "data.augment is for pairs; with task=language_model set it to []"
     if cfg.task is Task.language_model and cfg.tokenizer.right_to_left:
         yield "tokenizer.right_to_left=true is for task=translation; set it to false"

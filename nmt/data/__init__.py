@@ -26,6 +26,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     translation_memory  Pairs of sentences, of which the one most like a line is found.
     augmentation        Modified copies of sentence pairs, drawn anew for each epoch.
     augmented           Augmented sets: the pairs of another corpus, each modified, to score on.
+    word_noise          Words of a source left out, masked or moved.
     damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.

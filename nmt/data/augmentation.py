@@ -31,8 +31,10 @@ from nmt.data.translation_memory import Neighbours
 from nmt.data.words import IN_WORD
 from nmt.loading import loaded
 
-FIXED = r"<[^<>\s][^<>]*>|⟨[^⟨⟩]*⟩|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+|[\u10d0-\u10ff]+"
-"""Markup, placeholders, addresses, and the Georgian script, which Unicode alone gives capitals."""
+PLACEHOLDERS = r"<[^<>\s][^<>]*>|⟨[^⟨⟩]*⟩|\{[^{}]*\}|https?://\S+|[^\s@]{1,64}@[^\s@]+"
+"""Markup, placeholders and addresses."""
+FIXED = rf"{PLACEHOLDERS}|[\u10d0-\u10ff]+"
+"""These, and the Georgian script, which Unicode alone gives capitals."""
 WORD_START = re.compile(rf"(?<![{IN_WORD}'’-])[^\W\d_]")
 WORD = re.compile(rf"(?<![{IN_WORD}'’-])[^\W\d_]{{4,}}(?![{IN_WORD}'’])")
 """A word that is long enough to be read with a slip in it."""
@@ -97,7 +99,10 @@ class Augmentation:
     @classmethod
     def of_corpora(cls, cfg: DataConfig) -> list[Augmentation]:
         """Return the modifiers of each corpus to train on, for its languages."""
-        return [cls.of(cfg, (part.src, part.tgt)) for part in cfg.parts(Split.train).values()]
+        return [
+            replace(cls.of(cfg, (part.src, part.tgt)), modifiers=tuple(cfg.modifiers_of(name)))
+            for name, part in cfg.parts(Split.train).items()
+        ]
 
     @property
     def of_pairs_alone(self) -> Augmentation:
@@ -179,16 +184,17 @@ class JoinedAugmentation:
 @functools.lru_cache
 def _front(symbols: tuple[str, ...]) -> re.Pattern[str]:
     """Return the pattern of the tags in front of a source."""
-    return re.compile(f"(?:(?:{_any_of(symbols)}) )*" if symbols else "")
+    return re.compile(f"(?:(?:{any_of(symbols)}) )*" if symbols else "")
 
 
 @functools.lru_cache
 def _fixed(symbols: tuple[str, ...]) -> re.Pattern[str]:
     """Return the pattern of what no modifier changes inside of a text, as one group."""
-    return re.compile(f"({'|'.join([*([_any_of(symbols)] if symbols else []), FIXED])})")
+    return re.compile(f"({'|'.join([*([any_of(symbols)] if symbols else []), FIXED])})")
 
 
-def _any_of(symbols: Sequence[str]) -> str:
+def any_of(symbols: Sequence[str]) -> str:
+    """Return the pattern of any of the symbols."""
     return "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
 
 

@@ -43,6 +43,10 @@ class Draws:
         """Return True with probability `rate`."""
         return self._next() < rate * 2.0**64
 
+    def uniform(self) -> float:
+        """Return a number from 0 on, below 1."""
+        return (self._next() >> 11) * 2.0**-53
+
     def choice(self, items: Sequence[T]) -> T:
         """Return one of the items."""
         return items[self.below(len(items))]

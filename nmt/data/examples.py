@@ -48,7 +48,7 @@ class SentencePairs(Examples):
     """Whether source and target are one text, and both are to be predicted."""
     lexicon: WordLexicon | None = None
     """The translations of the words of the training text, if terms are offered."""
-    neighbours: list[Neighbours] = field(default_factory=list)
+    neighbours: list[Neighbours | None] = field(default_factory=list)
     """For each corpus the matches of its sources, if their translations are offered."""
 
     @property
@@ -69,12 +69,13 @@ class SentencePairs(Examples):
 
     def epochs(self, text: TrainingText | StreamedText, tokenizer: Tokenizer, log: Log) -> PairsOfEpoch:
         """Return the function that gives the pairs of an epoch."""
-        if self._augmentations[0].needs(Need.lexicon):
+        if any(one.needs(Need.lexicon) for one in self._augmentations):
             self.lexicon = self._learnt(text, log)
-        if self._augmentations[0].needs(Need.neighbours):
+        if any(one.needs(Need.neighbours) for one in self._augmentations):
             assert isinstance(text, TrainingText)  # a stream is refused with matches
             self.neighbours = [
-                self._matched(*both, log) for both in zip(text.parts, self._augmentations, strict=True)
+                self._matched(part, one, log) if one.needs(Need.neighbours) else None
+                for part, one in zip(text.parts, self._augmentations, strict=True)
             ]
         if isinstance(text, StreamedText):
             encode = functools.partial(self._encode_buffer, text, tokenizer, log)
@@ -147,7 +148,7 @@ class SentencePairs(Examples):
     @property
     def _changes(self) -> bool:
         """Whether the ids of a pair differ from epoch to epoch."""
-        return bool(self.sampling_alpha or self.cfg.augment)
+        return bool(self.sampling_alpha or self.cfg.is_augmented)
 
     @property
     def _augmentations(self) -> list[Augmentation]:

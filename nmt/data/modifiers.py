@@ -21,6 +21,8 @@ EMOJI = "😀😂😅😉😊😍😎😘😢😭😡🤔🙏👍👎👏💪�
 """Characters that are inserted as noise unless others are named."""
 TERM_MARKS = ("<term>", "</term>")
 """The special pieces before and after the translation of a term in a source."""
+MASK = "<mask>"
+"""The special piece in the place of a word of the source."""
 MATCH_MARK = "<match>"
 """The special piece between a source and the translation of a similar one."""
 LEAST_LIKENESS = 0.5
@@ -105,6 +107,45 @@ class NoiseConfig(ModifierConfig):
 
 
 @dataclass(frozen=True)
+class WordNoiseConfig(ModifierConfig):
+    """The keys of the modifiers that change source words by chance; the target stays as it is."""
+
+    words: float = 0.1
+    """Share of the words that are changed, each by chance."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, self.key_prefix, "[0, 1]", "words")
+
+
+@dataclass(frozen=True)
+class DropWordsConfig(WordNoiseConfig):
+    """The source without some of its words."""
+
+
+@dataclass(frozen=True)
+class MaskWordsConfig(WordNoiseConfig):
+    """The source with a mark in the place of some of its words."""
+
+    @property
+    def symbols(self) -> list[str]:
+        """The mark."""
+        return [MASK]
+
+
+@dataclass(frozen=True)
+class ShuffleWordsConfig(ModifierConfig):
+    """The words of the source in another order, each near its place; the target stays as it is."""
+
+    window: int = 3
+    """How many places a word may move at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, self.key_prefix, 1, "window")
+
+
+@dataclass(frozen=True)
 class TermsConfig(ModifierConfig):
     """Source words followed by their translation in the pair, between marks, so that the model learns to use
     terms that it is offered. The last modifier of a list: others would change the terms.
@@ -168,6 +209,9 @@ MODIFIERS: dict[str, Modifier] = {
     "typos": Modifier(TyposConfig, "nmt.data.augmentation.typos"),
     "end_punctuation": Modifier(EndPunctuationConfig, "nmt.data.augmentation.end_punctuation"),
     "noise": Modifier(NoiseConfig, "nmt.data.augmentation.noise"),
+    "drop_words": Modifier(DropWordsConfig, "nmt.data.word_noise.drop_words"),
+    "mask_words": Modifier(MaskWordsConfig, "nmt.data.word_noise.mask_words"),
+    "shuffle_words": Modifier(ShuffleWordsConfig, "nmt.data.word_noise.shuffle_words"),
     "terms": Modifier(TermsConfig, "nmt.data.terms.terms"),
     "matches": Modifier(MatchesConfig, "nmt.data.matches.matches"),
 }

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import filter_table, modifiers
+from nmt.data.modifiers import ModifierConfig
 from nmt.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -160,6 +161,17 @@ class DataConfig:
         """Return the tags in front of the training sources of a corpus, of its language and of its origin."""
         found = self.tags.get(self.parts(Split.train)[corpus].tgt), self.origin_tags.get(corpus)
         return [tag for tag in found if tag]
+
+    def modifiers_of(self, corpus: str) -> list[ModifierConfig]:
+        """Return the modifiers of the training pairs of a corpus: those of the data, then its own."""
+        part = self.parts(Split.train)[corpus]
+        both = [self] if part is self else [self, part]
+        return [row for one in both for row in modifiers.parsed(f"{one.key_prefix}.augment", one.augment)]
+
+    @property
+    def is_augmented(self) -> bool:
+        """Whether the training pairs of a corpus have modifiers."""
+        return any(self.modifiers_of(name) for name in self.parts(Split.train))
 
     @property
     def loss_weights(self) -> dict[str, float]:

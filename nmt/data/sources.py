@@ -42,7 +42,7 @@ BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 MAX_SCORED_BYTES = 1 << 30
 """Memory that the pairs of a split to score on may take."""
-MIXED = ("weight", "loss_weight", "tag", "filters")
+MIXED = ("weight", "loss_weight", "tag", "filters", "augment")
 """Keys of an entry of a mixture that are not those of its source."""
 SPECIAL = ("s", "pad", "unk")
 """Words that with angle brackets are special pieces of a tokenizer."""
@@ -103,8 +103,8 @@ class MixtureData(DataConfig):
     name: str = "mixture"
     corpora: dict[str, dict[str, Any]] = field(default_factory=open_group)
     """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, weight,
-    loss_weight (of each of its pairs in the loss), tag (bt for <bt> in front of its sources in training) and
-    filters; see docs/data.md."""
+    loss_weight (of each of its pairs in the loss), tag (bt for <bt> in front of its sources in training),
+    filters and augment; see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
     stages: list[Any] = field(default_factory=list)
@@ -357,7 +357,8 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     part = _part_config(given, prefix, common, MIXED)
     if part.place(Split.train) is None:
         raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")
-    return dataclasses.replace(part, filters=cfg.corpora[name].get("filters", []))
+    own = {key: cfg.corpora[name].get(key, []) for key in ("filters", "augment")}
+    return dataclasses.replace(part, **own)
 
 
 def _context(cfg: DataConfig) -> dict[str, Any]:

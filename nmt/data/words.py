@@ -33,9 +33,9 @@ IN_WORD = rf"\w{MARKS}"
 """What words consist of, inside of a class of characters."""
 _RUN = rf"[^\W{NO_SPACES}]+(?:[{MARKS}]+[^\W{NO_SPACES}]*)*"
 _WITHOUT_SPACES, _IN_WORD = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{IN_WORD}]")
-_COUNTED = re.compile(
-    rf"[^\s{NO_SPACES}]+|(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{_THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
-)
+COUNTED_ALONE = rf"(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{_THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
+"""Pattern of what counts as a word of a script without spaces; see `counted_words`."""
+_COUNTED = re.compile(rf"[^\s{NO_SPACES}]+|{COUNTED_ALONE}")
 
 
 def words_and_signs(links: str) -> re.Pattern[str]:

@@ -69,5 +69,5 @@ def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log, filtered: 
             f"tokenizer.sampling_alpha={cfg.tokenizer.sampling_alpha:g} segments the pairs anew for each "
             "epoch, during the training: no ids are prepared"
         )
-    elif cfg.data.augment:
+    elif cfg.data.is_augmented:
         log("data.augment modifies the pairs anew for each epoch, during the training: no ids are prepared")

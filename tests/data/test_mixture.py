@@ -269,8 +269,8 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
         ),
         (
             {"corpora": {"a": {"train": "x", "max_chars": 9}}},
-            "max_chars; the keys of name=files are weight, loss_weight, tag, filters, document_column, "
-            "documents, references, src",
+            "max_chars; the keys of name=files are weight, loss_weight, tag, filters, augment, "
+            "document_column, documents, references, src",
         ),
         ({"corpora": {"a": {"train": ["x"]}}}, r"^data.corpora.a.train cannot be \['x'\]; docs"),
         (
