@@ -465,7 +465,7 @@ def test_a_word_without_a_key_gets_the_one_it_is_likely_to_mean(
             "evaluate run=outputs/mine seed=3",
             "unknown key seed; the keys here are run, checkpoint, encoder_layers, decoder_layers, ensemble, "
             "runtime, decoding, data, "
-            "metrics, scoring, sets, testset, read_corpus, confidence",
+            "metrics, scoring, sets, testset, read_corpus, domain, confidence",
         ),
         (
             "evaluate run=outputs/mine data=wmt99",

@@ -24,7 +24,7 @@ from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
-from nmt.data.sources import has_split
+from nmt.data.sources import has_split, set_configs
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.metrics import SCORERS, of_another_task
 from nmt.errors import Problems, suggest
@@ -72,6 +72,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"name the language without punctuation, not {language!r}"
             )
     yield from _misfits_of_symbols(cfg)
+    yield from _misfits_of_sets(cfg)
     yield from _misfits_of_sides(cfg)
     yield from _misfits_of_task(cfg)
     yield from _misfits_of_validations(cfg)
@@ -109,6 +110,15 @@ def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.kind=word has no words for the marks {' and '.join(marks)} of data.augment; choose "
             "another, such as tokenizer=bpe"
         )
+
+
+def _misfits_of_sets(cfg: TrainConfig) -> Iterator[str]:
+    """Yield what sets put into sources that the training does not."""
+    problems = Problems()
+    for one in set_configs(cfg.sets, cfg.data).values():
+        with problems.gathered():
+            one.require_known(cfg.data)
+    yield from problems
 
 
 def way_to_tags(data: DataConfig) -> str:
@@ -196,6 +206,8 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
             f"data.context={cfg.data.context} is for task=translation: a language model reads its text in "
             "order; set data.context=0 data.context_target=false"
         )
+    if cfg.task is not Task.translation and cfg.data.domains:
+        yield "data.corpora.NAME.domain is for task=translation; leave it out"
     if cfg.task is Task.language_model and cfg.data.is_augmented:
         yield "data.augment is for pairs; with task=language_model set it to []"
     if cfg.task is Task.language_model and cfg.tokenizer.right_to_left:

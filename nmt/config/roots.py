@@ -197,6 +197,8 @@ class TargetConfig(RunConfig):
 
     tgt: str | None = None
     """The language to translate into, for a run with data.target_tags."""
+    domain: str | None = None
+    """Domain of the text, for a run whose data.corpora have some; null: none."""
 
 
 class Shard(NamedTuple):

@@ -1,7 +1,7 @@
-"""Augmented sets: the pairs of another corpus, each modified, to score on beside the plain ones.
+"""Augmented sets: the pairs of another corpus, modified or with the tag of a domain, to score on.
 
-An entry of `sets` with the key `augment` is one; it is deterministic, so that scores of different runs are of
-the same text. Knows configs alone; `nmt.data.augmentation` modifies the text.
+An entry of `sets` with the key `augment` or `domain` is one; it is deterministic, so that scores of different
+runs are of the same text. Knows configs alone; `nmt.data.augmentation` modifies the text.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt.data import modifiers
+from nmt.data.mixture import require_domain
 from nmt.data.pairs import DataConfig, Split
 from nmt.errors import UserError
 
@@ -28,24 +29,37 @@ USUAL = {
 
 @dataclass
 class AugmentedData(DataConfig):
-    """The validation and test pairs of another corpus, each with the modifiers of `augment`."""
+    """The validation and test pairs of another corpus, each with the modifiers of `augment`, in a domain."""
 
     name: str = "augmented"
     of: DataConfig = field(default_factory=DataConfig)
     """The corpus."""
+    domain: str | None = None
+    """The domain of the pairs."""
 
     @classmethod
-    def made(cls, of: DataConfig, augment: object, prefix: str) -> AugmentedData:
-        """Return the config of all pairs of `of` with the modifiers that `augment` says.
+    def made(cls, of: DataConfig, entry: Mapping[str, Any], prefix: str) -> AugmentedData:
+        """Return the config of all pairs of `of` with the modifiers and the domain that `entry` says.
 
         Raises:
-            UserError: it is no list of modifiers.
+            UserError: `augment` is no list of modifiers.
         """
-        rows = modifiers.parsed(f"{prefix}.augment", augment, {"rate": 1.0})
-        if not rows:
+        rows = modifiers.parsed(f"{prefix}.augment", entry.get("augment", []), {"rate": 1.0})
+        if not rows and "augment" in entry:
             raise UserError(f"{prefix}.augment is empty; name a modifier: {', '.join(modifiers.MODIFIERS)}")
-        augment = [row.plain() for row in rows]
-        return cls(src=of.src, tgt=of.tgt, augment=augment, of=of, key_prefix=prefix)
+        augment, domain = [row.plain() for row in rows], entry.get("domain")
+        return cls(src=of.src, tgt=of.tgt, augment=augment, of=of, domain=domain, key_prefix=prefix)
+
+    def require_known(self, trained: DataConfig) -> None:
+        """Raise `UserError` where a model of `trained` knows the domain or the marks of the set not."""
+        if self.domain is not None:
+            require_domain(self.domain, trained, f"{self.key_prefix}.domain")
+        own = modifiers.symbols(modifiers.parsed(f"{self.key_prefix}.augment", self.augment))
+        if unknown := [symbol for symbol in own if symbol not in trained.symbols]:
+            raise UserError(
+                f"{self.key_prefix}.augment puts {' and '.join(unknown)} into sources, which the training "
+                "does not; leave that out, or add its modifier to data.augment"
+            )
 
     @property
     def languages(self) -> list[tuple[str, str]]:
@@ -66,6 +80,11 @@ class AugmentedData(DataConfig):
     def origin_tags(self) -> dict[str, str]:
         """Those of the corpus."""
         return self.of.origin_tags
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """Its own, or those of the corpus."""
+        return self.of.domains if self.domain is None else {self.of.name: self.domain}
 
     @property
     def has_labels(self) -> bool:

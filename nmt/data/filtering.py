@@ -128,8 +128,8 @@ def chains_without_models(cfg: DataConfig) -> dict[str, Chain]:
 
 
 def _bare(text: ParallelText, cfg: DataConfig) -> ParallelText:
-    """Return pairs to score on as filters see pairs: without the tags of languages, and without context."""
-    fronts = [f"{tag} " for tag in cfg.tags.values()]
+    """Return pairs to score on as filters see pairs: without the tags in front, and without context."""
+    fronts = [f"{tag} " for tag in dict.fromkeys((*cfg.tags.values(), *cfg.domain_tags.values()))]
     src = [functools.reduce(str.removeprefix, fronts, line) for line in text.src] if fronts else text.src
     found = ParallelText(src, text.tgt)
     return without_context(found) if cfg.context else found

@@ -3,8 +3,9 @@
 The share of a corpus is in proportion to weight * pairs^(1 / temperature): a temperature of 1 follows the
 sizes of the corpora, a higher one favours small corpora, and `null` follows the weights alone (Arivazhagan et
 al. 2019, section 4.2). A tag such as <2de> in front of a source asks for a target language, so that one model
-translates into several (Johnson et al. 2017). A tag such as <bt> tells in training where a pair is from, such
-as back-translation (Caswell et al. 2019). Knows neither files nor tokens; `nmt.data.sources` has the corpora.
+translates into several (Johnson et al. 2017). A tag such as <domain:med>, behind it, tells of what domain a
+text is (Kobus et al. 2017). A tag such as <bt> tells in training where a pair is from, such as
+back-translation (Caswell et al. 2019). Knows neither files nor tokens; `nmt.data.sources` has the corpora.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.pairs import DataConfig, PairStream, ParallelText
+from nmt.errors import UserError, suggest
 
 
 def shares(weights: Sequence[float], sizes: Sequence[int], temperature: float | None) -> list[float]:
@@ -49,6 +51,45 @@ def split_tag(line: str) -> tuple[str, str]:
 def untagged(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines without the tag of a target language in front, such as `<2de>`."""
     return (split_tag(line)[1] for line in lines)
+
+
+FRONT = re.compile(rf"((?:{TAG.pattern} )?)((?:<domain:[a-z0-9]+> )?)")
+"""The tags of a line to translate, of its language and of its domain, each with a space behind it."""
+
+
+def split_front(line: str) -> tuple[str, str]:
+    """Return the tags of a language and of a domain in front of a line, as they stand there, and the rest."""
+    front = FRONT.match(line)[0]  # type: ignore[index]  # which may be empty
+    return front, line[len(front) :]
+
+
+def without_front(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines without the tags of a language and of a domain in front."""
+    return (split_front(line)[1] for line in lines)
+
+
+def domain_of(line: str) -> str:
+    """Return the tag of a domain in front of a line, with a space behind it; empty without one."""
+    return str(FRONT.match(line)[2])  # type: ignore[index]
+
+
+def in_domain(lines: Iterable[str], tag: str) -> Iterator[str]:
+    """Put the tag of a domain in front, behind that of a language; lines that have one keep theirs."""
+    for line in lines:
+        front, text = split_front(line)
+        yield line if domain_of(line) or not text.strip() else f"{front}{tag} {text}"
+
+
+def require_domain(domain: str, data: DataConfig, where: str = "domain") -> None:
+    """Raise `UserError` unless a run of `data` knows a domain; `where` says what names it."""
+    known = list(dict.fromkeys(data.domains.values()))
+    if not known:
+        raise UserError(
+            f"{where}={domain}: the run was trained without domains, which data.corpora.NAME.domain names; "
+            "leave it out"
+        )
+    if domain not in known:
+        raise UserError(f"{where}={domain}: the run knows {', '.join(known)}{suggest(domain, known)}")
 
 
 def tagged_stream(source: PairStream, tag: str) -> PairStream:

@@ -157,9 +157,20 @@ class DataConfig:
         """Name of a corpus -> tag in front of its sources in training that tells where they are from."""
         return {}
 
+    @property
+    def domains(self) -> dict[str, str]:
+        """Name of a corpus -> its domain, which a translation may be asked for; empty without domains."""
+        return {}
+
+    @property
+    def domain_tags(self) -> dict[str, str]:
+        """Name of a corpus -> tag of its domain, in front of its sources wherever the model reads them."""
+        return {name: domain_tag(domain) for name, domain in self.domains.items()}
+
     def tags_in_front(self, corpus: str) -> list[str]:
-        """Return the tags in front of the training sources of a corpus, of its language and of its origin."""
-        found = self.tags.get(self.parts(Split.train)[corpus].tgt), self.origin_tags.get(corpus)
+        """Return the tags in front of the training sources of a corpus: of language, domain and origin."""
+        language = self.tags.get(self.parts(Split.train)[corpus].tgt)
+        found = language, self.domain_tags.get(corpus), self.origin_tags.get(corpus)
         return [tag for tag in found if tag]
 
     def modifiers_of(self, corpus: str) -> list[ModifierConfig]:
@@ -183,7 +194,8 @@ class DataConfig:
         """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment)
         own = [*modifiers.symbols(rows), *([CONTEXT_SEPARATOR] if self.context else [])]
-        return list(dict.fromkeys([*self.tags.values(), *self.origin_tags.values(), *own]))
+        tags = *self.tags.values(), *self.domain_tags.values(), *self.origin_tags.values()
+        return list(dict.fromkeys([*tags, *own]))
 
     @property
     def knows_documents(self) -> bool:
@@ -209,6 +221,9 @@ class DataConfig:
     def has_weights(self) -> bool:
         """Whether training pairs have weights in the loss."""
         return False
+
+    def require_known(self, trained: DataConfig) -> None:
+        """Raise `UserError` where a model of `trained` knows less than what is put into the text to score."""
 
     def of_split(self, split: Split) -> Self:
         """Return the config to read a split with."""
@@ -400,6 +415,11 @@ class ColumnsConfig(TableConfig):
             return "document_column", f"{self.key_prefix}.document_column"
         key = f"{side}_column" if getattr(self, f"{side}_column") else side
         return key, f"{self.key_prefix}.{side} or {self.key_prefix}.{side}_column"
+
+
+def domain_tag(domain: str) -> str:
+    """Return the piece in front of a source that tells its domain."""
+    return f"<domain:{domain}>"
 
 
 def directions(languages: Iterable[tuple[str, str]]) -> str:

@@ -33,6 +33,7 @@ from nmt.data.pairs import (
     PairStream,
     ParallelText,
     Split,
+    domain_tag,
 )
 from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
@@ -42,8 +43,10 @@ BUNDLED = Path(__file__).parent / "bundled"
 """The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 MAX_SCORED_BYTES = 1 << 30
 """Memory that the pairs of a split to score on may take."""
-MIXED = ("weight", "loss_weight", "tag", "filters", "augment")
+MIXED = ("weight", "loss_weight", "tag", "domain", "filters", "augment")
 """Keys of an entry of a mixture that are not those of its source."""
+ON_SETS = ("augment", "domain")
+"""Keys of an entry of `sets` that are not those of its source."""
 SPECIAL = ("s", "pad", "unk")
 """Words that with angle brackets are special pieces of a tokenizer."""
 
@@ -104,6 +107,7 @@ class MixtureData(DataConfig):
     corpora: dict[str, dict[str, Any]] = field(default_factory=open_group)
     """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, weight,
     loss_weight (of each of its pairs in the loss), tag (bt for <bt> in front of its sources in training),
+    domain (med for <domain:med> in front of its sources, which translations are asked for by domain=med),
     filters and augment; see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
@@ -238,6 +242,11 @@ class MixtureData(DataConfig):
         return {name: f"<{entry['tag']}>" for name, entry in self.corpora.items() if "tag" in entry}
 
     @property
+    def domains(self) -> dict[str, str]:
+        """The domains of the corpora that have one, by name."""
+        return {name: entry["domain"] for name, entry in self.corpora.items() if "domain" in entry}
+
+    @property
     def scored_languages(self) -> tuple[str, str]:
         """Those of the scored corpora, each if all have the same, else `src` or `tgt`."""
         scored = {**self.parts(Split.validation), **self.parts(Split.test)}.values()
@@ -330,8 +339,8 @@ def _weighted(name: str, entry: Any) -> dict[str, Any]:
         if weight is not None and (not isinstance(weight, int | float) or not 0.0 < weight < float("inf")):
             raise UserError(f"data.corpora.{name}.{key} must be positive, but is {weight}")
     given = {str(key): value for key, value in entry.items() if value is not None}
-    if "tag" in given:
-        require_tag(f"data.corpora.{name}.tag", given["tag"])
+    for key in given.keys() & {"tag", "domain"}:
+        require_tag(f"data.corpora.{name}.{key}", given[key])
     return given | {"weight": float(given.get("weight", 1.0))}
 
 
@@ -483,7 +492,7 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
 
 
 def streams(cfg: DataConfig, split: Split) -> dict[str, PairStream]:
-    """Return the split of each corpus that has it, by name; sources have the tags of target languages."""
+    """Return the split of each corpus that has it, by name; sources have the tags of language and domain."""
     return _streams(cfg, split, {})
 
 
@@ -524,13 +533,12 @@ def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
 
 
 def _streams(cfg: DataConfig, split: Split, origins: Mapping[str, str]) -> dict[str, PairStream]:
-    tags = cfg.tags
-    return {
-        name: mixture.tagged_stream(
-            stream(part, split), " ".join(tag for tag in (tags.get(part.tgt), origins.get(name)) if tag)
-        )
-        for name, part in cfg.parts(split).items()
-    }
+    tags, domains = cfg.tags, cfg.domain_tags
+    found = {}
+    for name, part in cfg.parts(split).items():
+        own = tags.get(part.tgt), domains.get(name), origins.get(name)
+        found[name] = mixture.tagged_stream(stream(part, split), " ".join(filter(None, own)))
+    return found
 
 
 def _not_empty(source: PairStream, cfg: DataConfig, split: Split) -> Iterator[ParallelText]:
@@ -570,10 +578,13 @@ def load(cfg: DataConfig, split: Split) -> ParallelText:
 
 
 def modified(text: ParallelText, cfg: AugmentedData) -> ParallelText:
-    """Return the pairs to score on, with the modifiers of an augmented set."""
+    """Return the pairs to score on, with the modifiers and the domain of an augmented set."""
     from nmt.data.augmentation import Augmentation  # which imports numpy
 
-    return Augmentation.of(cfg, cfg.scored_languages)(text, seed=0)
+    found = Augmentation.of(cfg, cfg.scored_languages)(text, seed=0)
+    if cfg.domain is not None:
+        found.src = list(mixture.in_domain(found.src, domain_tag(cfg.domain)))
+    return found
 
 
 def _read(cfg: DataConfig, split: Split) -> ParallelText:
@@ -604,7 +615,7 @@ def references(cfg: DataConfig, split: Split) -> list[list[str]]:
 def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConfig]:
     """Return the configs of named corpora to score on; their languages are those of `data` unless they say.
 
-    An entry with `augment` alone is `data` itself, modified.
+    An entry with `augment` alone is `data` itself, modified; one with `domain` has its tag.
 
     Raises:
         UserError: a name is no name of a folder, or an entry fits no source.
@@ -621,9 +632,13 @@ def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConf
             )
         if not isinstance(entry, dict):
             raise UserError(f"sets.{name} must be a group of keys, such as {{test: PATH}}, but is {entry!r}")
-        prefix, own = f"sets.{name}", {key: value for key, value in entry.items() if key != "augment"}
-        of = data if "augment" in entry and not own else _part_config(own, prefix, common, ("augment",))
-        made = AugmentedData.made(of, entry["augment"], prefix) if "augment" in entry else of
+        prefix, own = f"sets.{name}", {key: value for key, value in entry.items() if key not in ON_SETS}
+        of = data if "augment" in entry and not own else _part_config(own, prefix, common, ON_SETS)
+        if "domain" in entry:
+            require_tag(f"{prefix}.domain", entry["domain"])
+            if not own:
+                raise UserError(f"{prefix}.domain is for a corpus of its own, such as {{test: PATH}}")
+        made = AugmentedData.made(of, entry, prefix) if entry.keys() & {*ON_SETS} else of
         found[str(name)] = made
         scored = [split for split in (Split.validation, Split.test) if has_split(made, split)]
         if not scored and of is not data:  # where `data` has none, that is told of `data`

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt.data.batching import Batch
 from nmt.data.documents import current_of_each
-from nmt.data.mixture import untagged
+from nmt.data.mixture import without_front
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
@@ -79,7 +79,7 @@ def evaluate_text(
     hyps = [translation.text for translation in translations]
     if not world.is_main:  # rank 0 scores for all: a metric may be a model, and take memory and threads
         return Scores(*world.broadcast(({}, {})), hyps)
-    sources, refs = current_of_each(list(untagged(text.src))), current_of_each(text.tgt)
+    sources, refs = current_of_each(list(without_front(text.src))), current_of_each(text.tgt)
     more = list(map(current_of_each, text.references))
     scores = score_text(sources, hyps, refs, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
     world.broadcast((scores.values, scores.signatures))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nmt.data.documents import current
+from nmt.data.mixture import split_front
 from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.sentences import joined, parts, sentences
 from nmt.data.tokenizer import Tokenizer
@@ -167,10 +168,8 @@ def _num_breaks(text: str) -> int:
 
 
 def _alone(src: str) -> str:
-    """Return the last sentence of a source, with the tag of a language in front if the source has one."""
-    first = src.split(" ", 1)[0]
-    is_tagged = first.startswith("<2") and first.endswith(">") and CONTEXT_SEPARATOR in src
-    return f"{first} {current(src)}" if is_tagged else current(src)
+    """Return the last sentence of a source, with the tags in front if the source has some."""
+    return split_front(src)[0] + current(src) if CONTEXT_SEPARATOR in src else src
 
 
 def _without_wish(request: Request) -> Request:

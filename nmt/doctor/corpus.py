@@ -409,6 +409,11 @@ class Unreadable:
     problem: str
 
 
+def _unaugmented(one: DataConfig) -> DataConfig:
+    """Return the corpus of a set that has a domain and no modifiers; others as they are."""
+    return one.of if isinstance(one, AugmentedData) and not one.augment else one
+
+
 def examined(
     cfg: DataConfig, sets: Mapping[str, DataConfig], options: DoctorOptions, log: Callable[[str], None]
 ) -> tuple[list[SplitReport], list[Unreadable]]:
@@ -416,6 +421,7 @@ def examined(
 
     The `sets`, further corpora to score on, are looked at, too, but for those that modify other pairs.
     """
+    sets = {name: _unaugmented(one) for name, one in sets.items()}
     modified = [name for name, one in sets.items() if isinstance(one, AugmentedData)]
     if modified:
         log(f"not looked at, because they are other pairs with data.augment: sets {first_of(modified)}")

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from nmt import __version__
 from nmt.config.stored import to_plain
+from nmt.data.pairs import domain_tag
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.exchange.configs import ExportConfig
 from nmt.exchange.shared import untied
@@ -56,4 +57,6 @@ def _targets(run: Run) -> dict[str, Any]:
     """Return what the ids of the target side stand for: labels in the order of their ids, or languages."""
     if run.tokenizer.labels:
         return {"labels": run.tokenizer.labels, "first_label_id": EOS_ID + 1}
-    return {"languages": run.cfg.data.languages, "tags": run.cfg.data.tags}
+    data = run.cfg.data
+    domains = {domain: domain_tag(domain) for domain in data.domains.values()}
+    return {"languages": data.languages, "tags": data.tags} | ({"domains": domains} if domains else {})

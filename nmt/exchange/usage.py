@@ -1,12 +1,13 @@
 """Short Python programs that use an exported folder, made for one run: text in, translations out.
 
-They do what `nmt translate` does with a line before and after the model: a tag that asks for a language,
-lower case, punctuation, capitals, symbols, the order of the target. They are run in the tests.
+They do what `nmt translate` does with a line before and after the model: tags that ask for a language and a
+domain, lower case, punctuation, capitals, symbols, the order of the target. They are run in the tests.
 """
 
 from __future__ import annotations
 
 from nmt.config.roots import Task
+from nmt.data.pairs import domain_tag
 from nmt.data.tokenizer_training import SPACE, Case, TagSide, TokenizerKind, symbol_pattern
 from nmt.exchange.shared import SOURCE, TARGET, beam_search_of
 from nmt.runs.opened import Run
@@ -45,7 +46,7 @@ source = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{SOURCE}")
 target = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TARGET}")
 translator = ctranslate2.Translator(FOLDER, device="cpu")  # or "cuda"
 {_preparation(run)}
-def translate(lines{_language_argument(run)}):
+def translate(lines{_asking_arguments(run)}):
     prepared = {_prepared(run)}
     pieces = [{encode} for line in prepared]
     tokens = max(map(len, pieces), default=0) + 1  # of the longest line, its end counted
@@ -72,7 +73,7 @@ FOLDER = "."
 tokenizer = AutoTokenizer.from_pretrained(FOLDER)
 model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval()
 {_preparation(run)}
-def translate(lines{_language_argument(run)}):
+def translate(lines{_asking_arguments(run)}):
     prepared = {_prepared(run)}
     batch = tokenizer(prepared, return_tensors="pt", padding=True, truncation=True)
     limit = min({longest}, int({ratio} * batch.input_ids.shape[1]) + {offset})
@@ -113,8 +114,9 @@ RUN_PROGRAMS = {
 
 def run_program(run: Run, longest: int) -> str:
     """Return the program for a run directory; what a line needs is in its config."""
-    argument = _language_argument(run)
-    given = ", tgt=language" if argument else ""
+    argument = _asking_arguments(run)
+    given = ", tgt=language" if run.cfg.data.tags else ""
+    given += ", domain=domain" if run.cfg.data.domains else ""
     function = RUN_PROGRAMS[run.cfg.task].format(argument=argument, given=given)
     return f"""import nmt
 
@@ -147,6 +149,10 @@ def _preparation(run: Run) -> str:
             for tgt, tag in run.cfg.data.tags.items()
         }
         found += f"TARGET_TAGS = {spelt!r}\n"
+    if run.cfg.data.domains:
+        fronts: dict[str | None, str] = {None: ""}
+        fronts |= {one: f"{domain_tag(one)} " for one in run.cfg.data.domains.values()}
+        found += f"DOMAINS = {fronts!r}\n"
     if cfg.moses_src:
         found += f"moses = MosesPunctNormalizer(lang={cfg.moses_src!r})\n"
     if cfg.symbols:
@@ -162,15 +168,18 @@ def _are_on_targets(run: Run) -> bool:
     return bool(run.cfg.data.tags) and run.cfg.tokenizer.tag_side is not TagSide.source
 
 
-def _language_argument(run: Run) -> str:
+def _asking_arguments(run: Run) -> str:
     tags = list(run.cfg.data.tags)
-    return "" if not tags else f", language={tags[0]!r}" if len(tags) == 1 else ", language"
+    found = "" if not tags else f", language={tags[0]!r}" if len(tags) == 1 else ", language"
+    return found + (", domain=None" if run.cfg.data.domains else "")
 
 
 def _prepared(run: Run) -> str:
     """Return the expression for the lines as SentencePiece gets them."""
     tokenizer = run.cfg.tokenizer
-    start = '(f"{TAGS[language]} {line}" if line.strip() else line)' if _are_on_sources(run) else "line"
+    front = "{TAGS[language]} " if _are_on_sources(run) else ""
+    front += "{DOMAINS[domain]}" if run.cfg.data.domains else ""
+    start = f'(f"{front}{{line}}" if line.strip() else line)' if front else "line"
     if tokenizer.moses_src:
         start = f"moses.normalize({start})"
     line = "part" if tokenizer.symbols else start

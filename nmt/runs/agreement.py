@@ -85,6 +85,9 @@ def _differences(a: str, first: TrainedModel, b: str, other: TrainedModel) -> It
     if of_first.tags != of_other.tags:
         tags = [" ".join(data.tags.values()) or "no tag" for data in (of_first, of_other)]
         yield f"{a} asks for a language by {tags[0]}, but {b} by {tags[1]}; see data.target_tags"
+    domains = [", ".join(sorted({*data.domains.values()})) for data in (of_first, of_other)]
+    if domains[0] != domains[1]:
+        yield f"{a} knows the domains {domains[0] or 'none'}, but {b} {domains[1] or 'none'}"
 
 
 def _token_differences(a: str, first: Tokenizer, b: str, other: Tokenizer) -> Iterator[str]:

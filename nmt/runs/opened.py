@@ -19,9 +19,9 @@ from nmt.config.roots import RunConfig, Task, TrainConfig, search_with
 from nmt.config.stored import load_run
 from nmt.data.documents import composed, current_of_each
 from nmt.data.matches import with_match
-from nmt.data.mixture import tagged, untagged
+from nmt.data.mixture import in_domain, require_domain, tagged, without_front
 from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
-from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split
+from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split, domain_tag
 from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.translation_memory import TranslationMemory
@@ -124,6 +124,7 @@ class Run(TrainedModel):
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
         *,
+        domain: str | None = None,
         token_scores: bool = False,
         glossary: Mapping[str, str] | None = None,
         glossary_use: GlossaryUse | str = GlossaryUse.auto,
@@ -135,22 +136,24 @@ class Run(TrainedModel):
         """Translate lines, or one line, in order, with the search of the run or another.
 
         A `Request` is a line with what its translation must have. `settings` are keys of the search, such as
-        `beam_size=8, n_best=3`; `tgt` is as in `asking_for`; `token_scores` asks for `Translation.tokens` and
-        `log_probs`. `glossary` has terms of the source and their translations, `glossary_use` is that of
-        `nmt translate`. `memory` has pairs (source, translation), of which a line is offered the one whose
-        source is most like it. With `markup`, inline tags are put where the translated words are.
+        `beam_size=8, n_best=3`; `tgt` and `domain` are as in `asking_for`; `token_scores` asks for
+        `Translation.tokens` and `log_probs`. `glossary` has terms of the source and their translations,
+        `glossary_use` is that of `nmt translate`. `memory` has pairs (source, translation), of which a line
+        is offered the one whose source is most like it. With `markup`, inline tags are put where the
+        translated words are.
         """
         self.require_task(Task.translation)
         search = search_with(decoding or self.cfg.decoding, settings)
         several = iter([lines] if isinstance(lines, str | Request) else lines)
-        self.asking_for(tgt, [])  # an error is an error before the first line is there
+        self.asking_for(tgt, [], domain)  # an error is an error before the first line is there
         if memory is not None and not isinstance(memory, TranslationMemory):
             memory = TranslationMemory(memory)
         offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least)
         self.with_offers([], offers)
         if markup:
             self.require_markup()
-        asked: dict[str, Any] = {"offers": offers, "markup": markup, "token_scores": token_scores}
+        asked: dict[str, Any] = {"domain": domain, "offers": offers, "markup": markup}
+        asked["token_scores"] = token_scores
 
         def translated() -> Iterator[Translation]:
             first_line = 1
@@ -166,6 +169,7 @@ class Run(TrainedModel):
         search: DecodingConfig,
         tgt: str | None,
         *,
+        domain: str | None = None,
         offers: Offers = NO_OFFERS,
         markup: bool = False,
         warn: Log = warn,
@@ -177,16 +181,19 @@ class Run(TrainedModel):
         `first_line` is the number of the first of them; the other arguments are as in `translate`.
         """
         requests = list(map(Request.of, lines))
+        for number, request in enumerate(requests, start=first_line):
+            if request.domain:
+                require_domain(request.domain, self.cfg.data, f"line {number} of the input: domain")
         marked = Markup(requests, warn, first_line) if markup else None
         segments = self.segments(marked.requests if marked else requests, search)
         plain = segments.requests
         segments.requests = list(self.with_offers(plain, offers))
         shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
-        translations = self.translated(segments, search, tgt, **shared)
+        translations = self.translated(segments, search, tgt, domain=domain, **shared)
         found = segments.joined(translations)
         if marked:
-            sources = [one.src for one in plain], [one.src for one in self.asking_for(tgt, plain)]
-            parts = segments.by_line(map(Part, *sources, translations))
+            asked = [one.src for one in self.asking_for(tgt, plain, domain)]
+            parts = segments.by_line(map(Part, [one.src for one in plain], asked, translations))
             marked.restore(self, parts, found, search)
         return found
 
@@ -205,7 +212,7 @@ class Run(TrainedModel):
         Without a copy of these pairs, the limit of the training pairs.
         """
         kept = self.directory.kept_text(Split.validation, self.cfg.data)
-        sources = current_of_each(list(untagged(kept.src))) if kept else []
+        sources = current_of_each(list(without_front(kept.src))) if kept else []
         return usual_of(sources, self.tokenizer, self.cfg.data.src) or Usual(self.cfg.data.max_tokens)
 
     def segments(self, lines: Iterable[str | Request], search: DecodingConfig) -> Segments:
@@ -226,13 +233,14 @@ class Run(TrainedModel):
         search: DecodingConfig,
         tgt: str | None,
         *,
+        domain: str | None = None,
         warn: Log = warn,
         first_line: int = 1,
         token_scores: bool = False,
     ) -> list[Translation]:
         """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
-        asked = self.with_matches(self.asking_for(tgt, segments.requests), search)
+        asked = self.with_matches(self.asking_for(tgt, segments.requests, domain), search)
         return self.translated_requests(asked, search, numbers, warn=warn, token_scores=token_scores)
 
     def translated_requests(
@@ -304,13 +312,14 @@ class Run(TrainedModel):
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
         *,
+        domain: str | None = None,
         warn: Log = warn,
         first_line: int = 1,
     ) -> list[PairScore]:
         """Return the log probability of each pair (source, target); a language model ignores sources.
 
-        `decoding` says how many tokens may be read and in which precision; `tgt` is as in `asking_for`,
-        `warn` and `first_line` as in `nmt.decoding.score`.
+        `decoding` says how many tokens may be read and in which precision; `tgt` and `domain` are as in
+        `asking_for`, `warn` and `first_line` as in `nmt.decoding.score`.
         """
         if self.cfg.task is Task.classification:
             self.require_task(Task.translation)
@@ -328,7 +337,9 @@ class Run(TrainedModel):
                 require_characters(side)
         search, sources = decoding or self.cfg.decoding, None
         if self.cfg.task is Task.translation:
-            sources = list(self.asking_for(tgt, [src for src, _ in pairs]))
+            sources = list(self.asking_for(tgt, [src for src, _ in pairs], domain))
+        elif domain is not None:
+            require_domain(domain, self.cfg.data)
         targets, model = [target for _, target in pairs], self.searched(search)
         where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
         return score(sources, targets, model, self.tokenizer, search, **where)
@@ -340,6 +351,7 @@ class Run(TrainedModel):
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
         *,
+        domain: str | None = None,
         split: str | None = None,
         metrics: Sequence[str] | None = None,
         **settings: Any,
@@ -347,7 +359,8 @@ class Run(TrainedModel):
         """Return the scores of the translations of `src` against `refs`, or those of a split of the run.
 
         `split` is validation or test; by default it is the one of results.json. `metrics` are by default
-        those of the run; `decoding`, `tgt` and `settings` are as in `translate`. Nothing is written.
+        those of the run; `decoding`, `tgt`, `domain` and `settings` are as in `translate`. Nothing is
+        written.
 
         Raises:
             UserError: the sides are empty or differ in length, or the run has no copy of the split.
@@ -361,6 +374,7 @@ class Run(TrainedModel):
                 raise UserError(f"split must be one of {', '.join(known)}, but is {split!r}")
             chosen = Split(split) if split else self.cfg.data.scored_split
             text = evaluation_text(self.directory, self.cfg, self.cfg.data, chosen, named=False)
+            text = dataclasses.replace(text, src=self.in_domain(domain, text.src))
         elif isinstance(src, str) or isinstance(refs, str):
             raise UserError("run.evaluate takes lists of lines; put brackets around the one line")
         else:
@@ -369,7 +383,7 @@ class Run(TrainedModel):
                 raise UserError("run.evaluate takes as many sources as references, or a split and neither")
             if not sources:
                 raise UserError("run.evaluate has no pair to score: both lists are empty")
-            text = ParallelText(list(self.asking_for(tgt, sources)), targets)
+            text = ParallelText(list(self.asking_for(tgt, sources, domain)), targets)
         search = search_with(decoding or self.cfg.decoding, settings)
         return Evaluation(self, text, warn).scores(search, metrics)
 
@@ -379,6 +393,7 @@ class Run(TrainedModel):
         decoding: DecodingConfig | None = None,
         tgt: str | None = None,
         *,
+        domain: str | None = None,
         neuron_lines: int = 0,
     ) -> Iterator[SentenceMaps]:
         """Yield attention weights for lines (or one) SOURCE, which are translated, or SOURCE, TAB, TARGET.
@@ -393,26 +408,44 @@ class Run(TrainedModel):
         if self.cfg.task is Task.classification:
             return attend_labels(texts, self.model, self.tokenizer, search, **shared)
         self.require_task(Task.translation)
-        return attend(self.asking_for(tgt, texts), self.model, self.tokenizer, search, **shared)
+        return attend(self.asking_for(tgt, texts, domain), self.model, self.tokenizer, search, **shared)
 
-    def asking_for(self, tgt: str | None, lines: Iterable[Line]) -> Iterable[Line]:
-        """Return the lines, or the one line, with the tag of `tgt` if the model was trained with tags.
+    def asking_for(self, tgt: str | None, lines: Iterable[Line], domain: str | None = None) -> Iterable[Line]:
+        """Return the lines, or the one line, with the tags of `tgt` and `domain`, if the model has some.
 
-        The context of a request becomes a part of its source, if the model was trained with context.
+        The domain of a request, or of a line that begins with its tag, comes before `domain`; without any, no
+        such tag is in front. The context of a request becomes a part of its source, if the model was trained
+        with context.
 
         Raises:
-            UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None.
+            UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None;
+                or it does not know `domain`.
         """
-        tags = self.cfg.data.tags
+        tags, domains = self.cfg.data.tags, self.cfg.data.domains
         known = list(dict.fromkeys(language for _, language in self.cfg.data.languages))
         if tgt is None and tags and len(known) > 1:
             raise UserError(f"the run translates into {', '.join(known)}; say which one with tgt=...")
         if tgt is not None and tgt not in known:
             raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
+        if domain is not None:
+            require_domain(domain, self.cfg.data)
         several = cast("Iterable[Line]", [lines]) if isinstance(lines, str) else lines
         if self.cfg.data.context:
             several = (cast(Line, _in_context(line, self.cfg.data)) for line in several)
+        if domains:
+            several = (cast(Line, _of_domain(line, domain)) for line in several)
         return (cast(Line, _tagged(line, tags[tgt or known[0]])) for line in several) if tags else several
+
+    def in_domain(self, domain: str | None, lines: Sequence[str]) -> list[str]:
+        """Return lines that perhaps have the tag of a language with that of `domain`, unless they have one.
+
+        Raises:
+            UserError: the model does not know `domain`.
+        """
+        if domain is None:
+            return list(lines)
+        require_domain(domain, self.cfg.data)
+        return list(in_domain(lines, domain_tag(domain)))
 
     @property
     def knows_terms(self) -> bool:
@@ -543,6 +576,16 @@ def _in_context(line: str | Request, data: DataConfig) -> str | Request:
     if isinstance(line, str):
         return line
     return dataclasses.replace(line, src=composed(line.src, line.context, data), context=[])
+
+
+def _of_domain(line: str | Request, domain: str | None) -> str | Request:
+    """Return a line with the tag of its domain, or of `domain`, in front of its source."""
+    source, own = (line, "") if isinstance(line, str) else (line.src, line.domain)
+    wanted = own or domain
+    if not wanted:
+        return line
+    (source,) = in_domain([source], domain_tag(wanted))
+    return source if isinstance(line, str) else dataclasses.replace(line, src=source, domain="")
 
 
 def _tagged(line: str | Request, tag: str) -> str | Request:

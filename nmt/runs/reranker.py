@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nmt.config.roots import Task
 from nmt.data.documents import composed, current_of_each
+from nmt.data.mixture import domain_of, without_front
+from nmt.data.pairs import domain_tag
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.requests import Request
 from nmt.decoding.reranking import Floats, chosen
@@ -45,10 +48,17 @@ class Feature:
 class Reranker:
     """A run that finds candidates, and the runs that score them."""
 
-    def __init__(self, run: Run, scorers: Sequence[Run], decoding: DecodingConfig, tgt: str | None):
+    def __init__(
+        self,
+        run: Run,
+        scorers: Sequence[Run],
+        decoding: DecodingConfig,
+        tgt: str | None,
+        domain: str | None = None,
+    ):
         run.require_task(Task.translation)
-        run.asking_for(tgt, [])
-        self.run, self.decoding, self.tgt = run, decoding, tgt
+        run.asking_for(tgt, [], domain)
+        self.run, self.decoding, self.tgt, self.domain = run, decoding, tgt, domain
         self.direction = direction(run, tgt)
         self.features = [feature for scorer in scorers for feature in features_of(scorer, self.direction)]
 
@@ -61,7 +71,7 @@ class Reranker:
 
     def candidates(self, lines: Sequence[str], warn: Log) -> list[list[Translation]]:
         """Return the different translations that search finds for each line as it is, best first."""
-        asked = list(map(Request, self.run.asking_for(self.tgt, lines)))
+        asked = list(map(Request, self.run.asking_for(self.tgt, lines, self.domain)))
         found = self.run.translated_requests(asked, self.decoding, range(1, len(lines) + 1), warn=warn)
         return [_different(one) for one in found]
 
@@ -75,14 +85,15 @@ class Reranker:
         columns = [[candidate.score for several in candidates for candidate in several]]
         for feature in self.features:
             columns.append(self._scored(feature, open_lines, texts, warn))
-        sentences = current_of_each(open_lines)
+        sentences = current_of_each(list(without_front(open_lines)))
         columns.append([len(text) / max(len(line), 1) for line, text in zip(sentences, texts, strict=True)])
         return np.split(np.array(columns).T, np.cumsum(counts)[:-1])
 
     def best(self, lines: Sequence[str], weights: Floats, warn: Log, first_line: int = 1) -> list[str]:
         """Return the translation of each line: of each of its parts the candidate that the weights choose."""
         segments = self.run.segments(lines, self.decoding)
-        found = self.run.translated(segments, self.decoding, self.tgt, warn=warn, first_line=first_line)
+        asked: dict[str, Any] = {"domain": self.domain, "warn": warn, "first_line": first_line}
+        found = self.run.translated(segments, self.decoding, self.tgt, **asked)
         candidates = list(map(_different, found))
         sources = [composed(one.src, one.context, self.run.cfg.data) for one in segments.requests]
         places = chosen(self.values(sources, candidates, warn), weights)
@@ -93,15 +104,20 @@ class Reranker:
         """Return the feature of each pair (line, text); a blank line has nothing to choose from.
 
         What is scored is the sentence itself. Context in front of the line is for a scorer that has learnt to
-        read it, and not to translate it.
+        read it, and not to translate it, and a domain for one that knows it.
         """
         src, tgt = self.direction
         data = feature.run.cfg.data
+        fronts = [
+            front if front.strip() in data.domain_tags.values() else "" for front in self._domains(lines)
+        ]
+        lines = list(without_front(lines))
         reads_context = feature.kind != "reverse" and data.context and not data.context_target
         lines = lines if reads_context else current_of_each(list(lines))
         pairs = list(zip(lines, texts, strict=True))
         if feature.kind == "reverse":
             pairs, tgt = [(text, line) for line, text in pairs], src
+        pairs = [(front + line, text) for front, (line, text) in zip(fronts, pairs, strict=True)]
         asked = tgt if data.tags else None
         messages: list[str] = []  # they count candidates, not lines
         found = feature.run.score(pairs, tgt=asked, warn=messages.append)
@@ -109,6 +125,11 @@ class Reranker:
         if unread:
             warn(f"{unread:,} candidates cannot be read by {feature.name}; they count {FLOOR} per token")
         return [max(one.per_token, FLOOR) for one in found]
+
+    def _domains(self, lines: Sequence[str]) -> list[str]:
+        """Return the tag of the domain of each line, of its own or that of all, with a space behind it."""
+        tag = f"{domain_tag(self.domain)} " if self.domain else ""
+        return [(domain_of(line) or tag) if line.strip() else "" for line in lines]
 
 
 def _different(best: Translation) -> list[Translation]:

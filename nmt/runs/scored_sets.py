@@ -37,6 +37,7 @@ def scored_sets(
     """
     for name, data in sets.items():
         if sources.has_split(data, split):
+            data.require_known(cfg.data)
             text = evaluation_text(run, cfg, data, split, named=named, name=name)
             if data.tgt in cfg.data.tags and not data.tags:
                 text = dataclasses.replace(text, src=list(tagged(text.src, cfg.data.tags[data.tgt])))

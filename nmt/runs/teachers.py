@@ -59,6 +59,8 @@ def _differences(cfg: TrainConfig, run: str, teacher: TrainConfig) -> Iterator[s
             f"{which} is asked for a language by {tags[0]}, but this training does so by {tags[1]}; see "
             "data.target_tags"
         )
+    elif unknown := {*own.domains.values()} - {*theirs.domains.values()}:
+        yield f"{which} does not know the domain {', '.join(sorted(unknown))} of data.corpora"
 
 
 def keep_teachers(run: RunDirectory, cfg: TrainConfig) -> None:

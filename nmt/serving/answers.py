@@ -17,6 +17,7 @@ from typing import Any
 from nmt.attention_views.alignment import Weights, mean_weights, word_indices, word_weights
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
 from nmt.data.documents import current
+from nmt.data.mixture import split_front
 from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
@@ -145,10 +146,10 @@ def _offered(
 
 
 def _front(run: Run, line: str) -> str:
-    """Return what stands in front of the sentence itself: the tag of a language, and the context."""
+    """Return what stands in front of the sentence itself: tags of language and domain, and the context."""
     if run.cfg.data.context and CONTEXT_SEPARATOR in line:
         return line[: len(line) - len(current(line))]
-    return next((f"{tag} " for tag in run.cfg.data.tags.values() if line.startswith(f"{tag} ")), "")
+    return split_front(line)[0] if run.cfg.data.tags or run.cfg.data.domains else ""
 
 
 def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequence[int]) -> list[int]:

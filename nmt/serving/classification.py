@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nmt.data.mixture import require_domain
 from nmt.data.pairs import SEPARATOR
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
@@ -27,10 +28,19 @@ class ServedClassification(ServedTask[ClassificationRequest]):
 
     path, answers_name, does = "/classify", "predictions", "classifies texts"
 
-    def __init__(self, run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig):
-        super().__init__(run, decoding, tgt, cfg)
+    def __init__(
+        self,
+        run: Run,
+        decoding: DecodingConfig,
+        tgt: str | None,
+        cfg: ServingConfig,
+        domain: str | None = None,
+    ):
+        super().__init__(run, decoding, tgt, cfg, domain)
         if tgt is not None:
             raise UserError(f"tgt={tgt}: {run.path} classifies texts, into no language; leave tgt out")
+        if domain is not None:
+            require_domain(domain, run.cfg.data)
         self.is_of_pairs = SEPARATOR in run.cfg.data.symbols
         self.example = "a\ta" if self.is_of_pairs else "a"
         self._question = Question(DecodingConfig(**{key: getattr(decoding, key) for key in KEYS}))

@@ -11,16 +11,13 @@ from typing import Any
 
 import uvicorn
 
-from nmt.decoding import DecodingConfig
 from nmt.errors import Interrupted, UserError, warn
-from nmt.runs.opened import Run
 from nmt.runtime import make_current
 from nmt.serving.app import LOOPBACK, Service, make_app
 from nmt.serving.batcher import Batcher
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
 from nmt.serving.task import ServedTask
-from nmt.serving.tasks import served_task
 from nmt.signals import StopRequest
 
 POLL_SECONDS = 0.1
@@ -36,14 +33,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig, grace: float) -> None:
+def serve(task: ServedTask[Any], grace: float) -> None:
     """Serve until a signal; then answer what is being translated and refuse the rest.
 
     Raises:
-        UserError: the task is not served, or the address cannot be listened at.
+        UserError: the address cannot be listened at.
         Interrupted: a signal has arrived.
     """
-    task = served_task(run, decoding, tgt, cfg)
+    cfg = task.cfg
     first = task.asked(task.body()(text=task.example))
     task.answers(first.lines, [first.question])  # what is to fail, and to be made at first use
     with StopRequest(grace) as stop, stop.deferred(), listening(cfg) as listener:

@@ -65,8 +65,15 @@ class ServedTask(ABC, Generic[Body]):
     example = "a"
     """Line that the server answers before its first request."""
 
-    def __init__(self, run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig):
-        self.run, self.decoding, self.tgt, self.cfg = run, decoding, tgt, cfg
+    def __init__(
+        self,
+        run: Run,
+        decoding: DecodingConfig,
+        tgt: str | None,
+        cfg: ServingConfig,
+        domain: str | None = None,
+    ):
+        self.run, self.decoding, self.tgt, self.domain, self.cfg = run, decoding, tgt, domain, cfg
 
     @classmethod
     @abstractmethod

@@ -19,8 +19,10 @@ SERVED: dict[Task, type[ServedTask[Any]]] = {
 """Task of a run -> how it is served."""
 
 
-def served_task(run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig) -> ServedTask[Any]:
+def served_task(
+    run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig, domain: str | None = None
+) -> ServedTask[Any]:
     """Return a run as it is served; raise `UserError` for one of a task that is not."""
     if run.cfg.task not in SERVED:
         run.require_task(Task.translation)
-    return SERVED[run.cfg.task](run, decoding, tgt, cfg)
+    return SERVED[run.cfg.task](run, decoding, tgt, cfg, domain)

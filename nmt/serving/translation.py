@@ -32,6 +32,7 @@ class TranslationRequest(TextRequest):
     n_best: StrictInt | None = Field(None, description="Translations of each line, best first.")
     beam_size: StrictInt | None = Field(None, description="Hypotheses kept open in the search.")
     tgt: StrictStr | None = Field(None, description="Language to translate into, of a model with several.")
+    domain: StrictStr | None = Field(None, description="Domain of the lines, of a model that knows some.")
     prefix: StrictStr = Field("", description="Text that each translation begins with.")
     must: list[StrictStr] = Field([], description="Words or phrases that each translation must have.")
     avoid: list[StrictStr] = Field([], description="Words or phrases that no translation may have.")
@@ -48,9 +49,16 @@ class ServedTranslation(ServedTask[TranslationRequest]):
 
     path, answers_name, does = "/translate", "translations", "translates"
 
-    def __init__(self, run: Run, decoding: DecodingConfig, tgt: str | None, cfg: ServingConfig):
-        super().__init__(run, decoding, tgt, cfg)
-        run.asking_for(tgt, [])  # an error is an error before the first request is there
+    def __init__(
+        self,
+        run: Run,
+        decoding: DecodingConfig,
+        tgt: str | None,
+        cfg: ServingConfig,
+        domain: str | None = None,
+    ):
+        super().__init__(run, decoding, tgt, cfg, domain)
+        run.asking_for(tgt, [], domain)  # an error is an error before the first request is there
         self._offers, self._remembered = NO_OFFERS, tgt
         if cfg.memory is not None:
             memory = read_memory(cfg.memory, run.cfg.data, tgt)
@@ -99,6 +107,8 @@ class ServedTranslation(ServedTask[TranslationRequest]):
             "src": data.src,
             "tgt": self.tgt or data.tgt,
             "languages": sorted({tgt for _, tgt in data.languages}) if data.tags else [],
+            "domain": self.domain,
+            "domains": sorted({*data.domains.values()}),
             "attention": self.has_attention,
             "scores": not data.context_target,
             "search": decoding.strategy,
@@ -110,7 +120,8 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         """Return the sources to translate, with their context, and how many there are of each line.
 
         Raises:
-            UserError: the run translates into no such language, or was trained without context.
+            UserError: the run translates into no such language, knows no such domain, or was trained without
+                context.
         """
         context, lines = self.run.cfg.data.context, asked.lines
         if asked.document and not context:
@@ -123,7 +134,8 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         for request in requests if asked.document else ():
             request.context = previous.of(request.src)
         segments = self.run.segments(requests, search)
-        asking = self.run.asking_for(asked.tgt or self.tgt, segments.requests)
+        domain = asked.domain or self.domain
+        asking = self.run.asking_for(asked.tgt or self.tgt, segments.requests, domain)
         return [Request.of(one).src for one in asking], segments.counts
 
     def _search(self, asked: TranslationRequest) -> DecodingConfig:

@@ -28,7 +28,7 @@ def run(trial: Composed) -> dict[str, Any]:
     lines = itertools.islice(decoded(sys.stdin.buffer), cfg.last_line)
     output = Path(cfg.output) if cfg.output is not None else opened.directory.path / "attention"
     title = one_line(f"Attention of {opened.directory.path}")
-    sentences = opened.attend(lines, cfg.decoding, cfg.tgt, neuron_lines=cfg.neuron_lines)
+    sentences = opened.attend(lines, cfg.decoding, cfg.tgt, domain=cfg.domain, neuron_lines=cfg.neuron_lines)
     for file in write_views(sentences, cfg, output, title):
         print(f"written     {file}")
     return {}

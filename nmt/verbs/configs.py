@@ -109,6 +109,8 @@ class EvaluateConfig(RunConfig):
     """Test set of sacreBLEU by name, such as wmt22, or a list of them, instead of the data."""
     read_corpus: bool = False
     """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
+    domain: str | None = None
+    """Domain of the sources that have none of their own, for a run whose data.corpora have some."""
     confidence: bool = False
     """Report how the log probability per token of each translation correlates with its chrF; write both."""
 

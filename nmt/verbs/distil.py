@@ -127,7 +127,8 @@ class SyntheticCorpus:
         entry |= {"train": str(self.pairs(cfg).folder / "pairs")}
         entry |= {split.value: str(self.scored(cfg).folder / split.value) for split in self.splits}
         tagged = self.selection.side is Side.tgt and cfg.distil.backward_tag is not None
-        return entry | ({"tag": cfg.distil.backward_tag} if tagged else {})
+        own = {"tag": cfg.distil.backward_tag if tagged else None, "domain": cfg.data.domains.get(self.part)}
+        return entry | {key: value for key, value in own.items() if value is not None}
 
     def require_teachers(self, cfg: DistilConfig) -> None:
         """Open the teachers whose translations are missing: what is wrong with one is known at once."""
@@ -275,15 +276,20 @@ def _corpus(
     groups = [teachers] if cfg.distil.combine is Combine.ensemble else [[run] for run in teachers]
     languages = data.src, data.tgt
     tgt = data.tgt if side is Side.src else data.src
-    teaching = [_translations(cfg, text, side, tgt, group) for group in groups]
+    domain = cfg.data.domains.get(part[0])
+    teaching = [_translations(cfg, text, side, tgt, group, domain) for group in groups]
     selection = Selection(text, [stage for _, stage in teaching], side, cfg.distil, languages)
     return SyntheticCorpus(name, part[0], languages, text, write, [t for t, _ in teaching], selection, splits)
 
 
 def _translations(
-    cfg: DistilConfig, text: StageFolder, side: Side, tgt: str, runs: Sequence[str]
+    cfg: DistilConfig, text: StageFolder, side: Side, tgt: str, runs: Sequence[str], domain: str | None
 ) -> tuple[TranslateConfig, StageFolder]:
-    """Return how teachers translate one side of `text` together, and the stage of their translations."""
+    """Return how teachers translate one side of `text` together, and the stage of their translations.
+
+    They are told its `domain` if all of them know that.
+    """
+    known = all(domain in load_run(run, "teacher").data.domains.values() for run in runs)
     decoding = cfg.distil.decoding
     if decoding.split_lines is LineSplitting.long:  # a pair of two sentences teaches two sentences
         decoding = dataclasses.replace(decoding, split_lines=LineSplitting.none)
@@ -295,6 +301,7 @@ def _translations(
             runtime=cfg.runtime,
             decoding=decoding,
             tgt=tgt,
+            domain=domain if known else None,
             scores=True,
         )
     )
@@ -303,7 +310,7 @@ def _translations(
     search = {key: value for key, value in settings.items() if key not in passed}
     tokenizers = [[digest(file) for file in sorted(Path(run).glob("tokenizer*.model"))] for run in runs]
     own = {"text": text.folder.name, "translated": side.name, "tgt": tgt, "tokenizers": tokenizers}
-    inputs = own | weights | {"decoding": search}
+    inputs = own | weights | {"decoding": search} | ({"domain": domain} if domain and known else {})
     return together, StageFolder(Path(cfg.distil.folder), "translations", inputs, [synthetic.TRANSLATIONS])
 
 

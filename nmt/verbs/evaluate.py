@@ -70,6 +70,7 @@ def run(trial: Composed) -> dict[str, Any]:
     with StopRequest(cfg.runtime.grace_seconds), distributed.joined(cfg.runtime.timeout_minutes) as world:
         with world.main_first():  # the first rank may download the corpus
             parts = list(_parts(cfg, opened, named=trial.choices.get("data") != FROM_RUN))
+            parts = [_in_domain(opened, part, cfg.domain) for part in parts]
         for part in parts:
             started = time.perf_counter()
             trained = dataclasses.replace(opened.cfg, data=part.data, scoring=cfg.scoring)
@@ -116,6 +117,11 @@ def _tagged(opened: Run, data: DataConfig, text: ParallelText) -> ParallelText:
     if not opened.cfg.data.tags:
         return text
     return dataclasses.replace(text, src=list(opened.asking_for(data.tgt, text.src)))
+
+
+def _in_domain(opened: Run, part: Part, domain: str | None) -> Part:
+    """Return a corpus whose sources have the tag of `domain`, unless they have that of another."""
+    return part._replace(text=dataclasses.replace(part.text, src=opened.in_domain(domain, part.text.src)))
 
 
 def _report(cfg: EvaluateConfig, opened: Run, part: Part, scores: Scores, seconds: float) -> None:
@@ -174,6 +180,7 @@ def changed_settings(cfg: EvaluateConfig | RerankConfig, trained: TrainConfig) -
     rule = {key: value for key, value in to_plain(cfg.ensemble).items() if value != by_default[key]}
     changed |= {f"ensemble.{key}": value for key, value in rule.items()}
     changed |= {} if cfg.checkpoint == "final" else {"checkpoint": cfg.checkpoint}
+    changed |= {} if cfg.domain is None else {"domain": cfg.domain}
     kept = {key: getattr(cfg, key) for key in ("encoder_layers", "decoder_layers")}
     changed |= {key: layers for key, layers in kept.items() if layers is not None}
     return changed if cfg.metrics == trained.metrics else changed | {"metrics": cfg.metrics}
@@ -232,11 +239,12 @@ def hypothesis_name(cfg: EvaluateConfig, trained: TrainConfig, part: Part) -> st
     """Return a name of a file: the label of the corpus, with a hash of settings that are not the run's."""
     layers = cfg.encoder_layers, cfg.decoder_layers
     is_alone = len(cfg.runs) == 1 and cfg.ensemble.lm is None
-    is_whole = cfg.checkpoint == "final" and layers == (None, None)
+    is_whole = cfg.checkpoint == "final" and layers == (None, None) and cfg.domain is None
     if is_alone and is_whole and part.is_own and cfg.decoding == trained.decoding:
         return part.label
     settings = repr((part.data, cfg.decoding, cfg.checkpoint))
     settings += "" if layers == (None, None) else repr(layers)
+    settings += "" if cfg.domain is None else f" domain {cfg.domain}"
     if not is_alone:
         settings += repr(([str(Path(run).resolve()) for run in cfg.runs], cfg.ensemble))
     return f"{part.label}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"

@@ -113,7 +113,8 @@ def answer_file(cfg: FileConfig, work: LineWork) -> str:
     if job.is_idle:
         return f"nothing     {job.source} has {job.num_lines:,} lines, too few for shard {job.shard}"
     cfg, weights = with_fixed_checkpoints(cfg)
-    with job.opened({**weights, "tgt": cfg.tgt, **work.facts(cfg)}):
+    domain = {} if cfg.domain is None else {"domain": cfg.domain}
+    with job.opened({**weights, "tgt": cfg.tgt, **domain, **work.facts(cfg)}):
         counter = LineCounter(job.num_own, job.num_finished, job.name)
         if job.num_finished:
             counter.note(f"going on: {job.progress} are {work.done}")

@@ -21,7 +21,7 @@ from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.stored import load_run, to_plain
 from nmt.data.documents import current_of_each
-from nmt.data.mixture import untagged
+from nmt.data.mixture import untagged, without_front
 from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.configs import SPLITTING, ScoringConfig
 from nmt.decoding.evaluate import Scores, score_text
@@ -83,6 +83,7 @@ class _Lists:
     pairs: ParallelText
     """The pairs as they are read: with tags and context."""
     text: ParallelText
+    """The pairs without the tags of languages."""
     candidates: list[list[Translation]]
     values: list[Floats]
     tgt_lang: str
@@ -114,7 +115,7 @@ class _Lists:
         """Return the scores of the candidates that are at `places` in their lists."""
         hyps = [several[place].text for several, place in zip(self.candidates, places, strict=True)]
         rules: dict[str, Any] = {"more_refs": self.text.references, "scoring": self.scoring}
-        sources = current_of_each(self.text.src)
+        sources = current_of_each(list(without_front(self.text.src)))
         return score_text(sources, hyps, self.text.tgt, cfg.metrics, tgt_lang=self.tgt_lang, **rules)
 
     @property
@@ -177,6 +178,7 @@ def _facts(cfg: RerankConfig, weights_of_run: dict[str, Any]) -> dict[str, Any]:
         **weights_of_run,
         "scorers": [identify_checkpoint(scorer)[1][:16] for scorer in cfg.scorers],
         "tgt": cfg.tgt,
+        **({} if cfg.domain is None else {"domain": cfg.domain}),
         "features": VERSION,
         "tune_for": cfg.tune_for,
         "scoring": to_plain(load_run(cfg.runs[0]).scoring),
@@ -206,7 +208,7 @@ def _stored(file: Path, reranker: Reranker) -> Floats:
 
 def _reranker(cfg: RerankConfig) -> Reranker:
     scorers = [open_run(scorer, runtime_cfg=cfg.runtime) for scorer in cfg.scorers]
-    return Reranker(open_runs(cfg), scorers, cfg.decoding, cfg.tgt)
+    return Reranker(open_runs(cfg), scorers, cfg.decoding, cfg.tgt, cfg.domain)
 
 
 def _opened(cfg: RerankConfig) -> Answers:

@@ -31,14 +31,15 @@ def run(trial: Composed) -> dict[str, Any]:
 
 def _opened(cfg: ScoreConfig) -> Answers:
     run = open_runs(cfg)
-    run.score([], cfg.decoding, cfg.tgt)  # an error is an error before the first line is there
+    run.score([], cfg.decoding, cfg.tgt, domain=cfg.domain)  # an error before the first line is there
     return functools.partial(_scored, run, cfg)
 
 
 def _scored(run: Run, cfg: ScoreConfig, lines: list[str], first: int, warn: Log) -> Iterator[str]:
     """Yield the line of output for each line; `first` is the number of the first one, from 0."""
     pairs = [split_pair(line, number, run.cfg.task) for number, line in enumerate(lines, start=first + 1)]
-    for scored in run.score(pairs, cfg.decoding, cfg.tgt, warn=warn, first_line=first + 1):
+    asked: dict[str, Any] = {"domain": cfg.domain, "warn": warn, "first_line": first + 1}
+    for scored in run.score(pairs, cfg.decoding, cfg.tgt, **asked):
         value = f"{scored.per_token if cfg.normalise else scored.log_prob:.4f}"
         yield "\t".join([value, *_columns(run, scored)]) if cfg.per_token else value
 

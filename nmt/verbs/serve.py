@@ -16,6 +16,8 @@ def run(trial: Composed) -> dict[str, Any]:
     extras.require("serve", "nmt serve")
     opened = open_runs(cfg)
     from nmt.serving.server import serve
+    from nmt.serving.tasks import served_task
 
-    serve(opened, cfg.decoding, cfg.tgt, cfg.serve, cfg.runtime.grace_seconds)
+    task = served_task(opened, cfg.decoding, cfg.tgt, cfg.serve, domain=cfg.domain)
+    serve(task, cfg.runtime.grace_seconds)
     return {}

@@ -45,7 +45,7 @@ def translate_file(cfg: TranslateConfig) -> None:
 def _opened(cfg: TranslateConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.translation)
-    run.asking_for(cfg.tgt, [])  # an error is an error before the first line is there
+    run.asking_for(cfg.tgt, [], cfg.domain)  # an error is an error before the first line is there
     memory = _memory(cfg, run.cfg.data)
     offers = Offers(_glossary(cfg), cfg.glossary_use, memory, cfg.memory_least)
     run.with_offers([], offers)
@@ -60,8 +60,9 @@ def _translated(
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
     is_json = cfg.writes_json
-    asked: dict[str, Any] = {"offers": offers, "markup": cfg.markup, "warn": warn, "first_line": first + 1}
-    found = run.answered(requests, cfg.decoding, cfg.tgt, token_scores=is_json, **asked)
+    asked: dict[str, Any] = {"domain": cfg.domain, "offers": offers, "markup": cfg.markup, "warn": warn}
+    asked |= {"first_line": first + 1, "token_scores": is_json}
+    found = run.answered(requests, cfg.decoding, cfg.tgt, **asked)
     for number, translation in enumerate(found, start=first):
         if is_json:
             yield json.dumps(translation.as_json(), ensure_ascii=False, allow_nan=False)

@@ -14,8 +14,9 @@ from nmt.data.augmentation import Augmentation
 from nmt.data.batching import plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
 from nmt.data.files import FilesData
+from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport
-from nmt.data.mixture import mean_shares, tagged, untagged
+from nmt.data.mixture import in_domain, mean_shares, split_front, tagged, untagged, without_front
 from nmt.data.modifiers import UpperCaseConfig
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import SOURCES, MixtureData, ToyData, has_split, load, stream, streams, training_streams
@@ -140,6 +141,41 @@ def test_a_tag_of_origin_is_seen_in_training_alone(two_languages: MixtureData) -
     assert training_streams(two_languages)["french"].stamp() == stamps["french"]
 
 
+def test_a_domain_is_told_wherever_the_model_reads_a_source(two_languages: MixtureData) -> None:
+    two_languages.corpora["german"] |= {"domain": "med", "tag": "bt"}
+    assert two_languages.domains == {"german": "med"}
+    assert two_languages.symbols == ["<2de>", "<2fr>", "<domain:med>", "<bt>"]
+    assert two_languages.tags_in_front("german") == ["<2de>", "<domain:med>", "<bt>"]
+    texts = {name: source.read() for name, source in training_streams(two_languages).items()}
+    assert texts["german"].src == [f"<2de> <domain:med> <bt> {line}" for line in SRC]
+    assert texts["french"].src == [f"<2fr> {line}" for line in SRC]
+    for split in (Split.validation, Split.test):
+        scored = load(two_languages, split).src
+        assert scored[:9] == [f"<2de> <domain:med> {line}" for line in SRC]
+        assert scored[9:] == [f"<2fr> {line}" for line in SRC] * (split is Split.validation)
+        assert list(without_front(scored))[:9] == SRC
+    found = chains(two_languages, {"test": load(two_languages, Split.test)}, None)["german"]
+    assert found.bare(texts["german"], np.arange(9)).src == found.context.scored_on["test"].src == SRC
+
+
+@pytest.mark.parametrize(
+    ("line", "front", "in_med"),
+    [
+        ("a b", "", "<domain:med> a b"),
+        ("<2de> a", "<2de> ", "<2de> <domain:med> a"),
+        ("<2de> <domain:law> a", "<2de> <domain:law> ", "<2de> <domain:law> a"),
+        ("<domain:law> a <domain:x> b", "<domain:law> ", "<domain:law> a <domain:x> b"),
+        ("<domain:Law> a", "", "<domain:med> <domain:Law> a"),
+        ("<b> <2de> a", "", "<domain:med> <b> <2de> a"),
+        (" ", "", " "),
+        ("", "", ""),
+    ],
+)
+def test_tags_in_front_are_told_from_text(line: str, front: str, in_med: str) -> None:
+    assert split_front(line) == (front, line.removeprefix(front))
+    assert list(in_domain([line], "<domain:med>")) == [in_med]
+
+
 def test_only_some_corpora_are_scored(two_languages: MixtureData) -> None:
     two_languages.scored = ["french"]
     assert load(two_languages, Split.validation).tgt == FR
@@ -255,10 +291,11 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
         ),
         *(
             (
-                {"corpora": {"a": {"train": "x", "tag": tag}}},
-                "data.corpora.a.tag must be a word of small letters a to z and digits, such as bt, and none "
-                f"of s, pad, unk, but is {tag!r}",
+                {"corpora": {"a": {"train": "x", key: tag}}},
+                f"data.corpora.a.{key} must be a word of small letters a to z and digits, such as bt, and "
+                f"none of s, pad, unk, but is {tag!r}",
             )
+            for key in ("tag", "domain")
             for tag in ("", "BT", "b t", "<bt>", "2de", "s", "pad", "unk", "b-t", "b/t", "ü", 5, True)
         ),
         ({"corpora": {"a": 5}}, "data.corpora.a must be a group of keys, such as {train: PATH}, but is 5"),
@@ -269,8 +306,8 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
         ),
         (
             {"corpora": {"a": {"train": "x", "max_chars": 9}}},
-            "max_chars; the keys of name=files are weight, loss_weight, tag, filters, augment, "
-            "document_column, documents, references, src",
+            "max_chars; the keys of name=files are weight, loss_weight, tag, domain, filters, "
+            "augment, document_column, documents, references, src",
         ),
         ({"corpora": {"a": {"train": ["x"]}}}, r"^data.corpora.a.train cannot be \['x'\]; docs"),
         (

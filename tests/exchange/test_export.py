@@ -196,6 +196,20 @@ def test_a_run_with_the_model_alone(tmp_path: Path, name: str, monkeypatch: pyte
     assert [(one["run"], one["checkpoint"], one["share"]) for one in record["of"]] == [("run", "7", 1.0)]
 
 
+@pytest.mark.parametrize("form", ["nmt", pytest.param("ctranslate2", marks=SLOW)])
+@pytest.mark.parametrize("tags", [False, True])
+def test_the_program_asks_for_a_domain(
+    tmp_path: Path, form: str, tags: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = "data.corpora={drugs: {name: toy, domain: med}, courts: {name: toy, domain: law}}"
+    data = ("data=mixture", "data.tgt=fr", f"data.target_tags={str(tags).lower()}", corpora)
+    run = untrained(tmp_path / "run", "seed=7", data=data)
+    names = program(exported(run, form, "decoding.beam_size=1"), monkeypatch)
+    found = [names["translate"](LINES[:1], domain=one) for one in ("med", "law", None)]
+    assert found == [ours(run, LINES[:1], domain=one) for one in ("med", "law", None)]
+    assert len({*map(tuple, found)}) > 1
+
+
 def test_a_classifier_as_a_run_with_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = untrained_classifier(tmp_path / "run")
     names = program(exported(run, "nmt"), monkeypatch)

@@ -63,17 +63,24 @@ def test_a_resumed_run_sees_the_modified_pairs_of_one_left_alone(
     assert more or len(done) == len(set(done)) > 1
 
 
-def test_one_corpus_alone_is_modified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_corpus_alone_is_modified_and_has_a_domain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
     noise = "[{name: drop_words, rate: 1, words: 1}, {name: mask_words, rate: 1}, {name: terms, rate: 1}]"
-    corpora = f"{{plain: {{name: toy}}, noised: {{name: toy, tag: bt, augment: {noise}}}}}"
+    corpora = f"{{plain: {{name: toy}}, noised: {{name: toy, tag: bt, domain: med, augment: {noise}}}}}"
     mixture = [TOY[0], "data=mixture", *TOY[2:-1], "data.tgt=fr", f"data.corpora={corpora}"]
     short = ["trainer.best_metric=loss", "data.max_tokens=256", "trainer.batch_tokens=600"]
+    short.append("sets={told: {name: toy, domain: med}}")
     assert main(["train", f"run={tmp_path / 'run'}", *mixture, *short, "trainer.max_steps=1"]) == 0
     run = open_run(tmp_path / "run")
     pieces = [piece.text for piece in run.tokenizer.src_pieces(["<bt> a <mask>"])[0]]
     assert {"<bt>", "<mask>"} <= set(pieces)
     assert run.knows_terms  # which no corpus but the second has
+    told = [*(tmp_path / "run" / "data").rglob("*told*/validation.en")]
+    assert all(line.startswith("<domain:med> ") for line in written_lines(*told))
+    kept = written_lines(tmp_path / "run" / "data" / "validation.en")
+    assert [line.startswith("<domain:med> ") for line in kept] == [False] * 10 + [True] * 10
     assert "modified for epoch 1: 20 pairs read" in (tmp_path / "run" / "train.log").read_text()
 
 

@@ -28,6 +28,7 @@ from nmt.verbs import VERBS, distil
 from nmt.verbs.configs import DistilConfig
 from nmt.verbs.translate import output_lines
 from tests.integration.conftest import Command
+from tests.runs.untrained import untrained
 
 STUDENT = [
     "tokenizer=word",
@@ -511,7 +512,7 @@ def test_pairs_that_are_scored_on_are_not_taught(teacher: Path, small: Path, tmp
 
 def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, tmp_path: Path) -> None:
     """And what is printed with distil.train=false is all of the data, stages and tags included."""
-    one = f"one: {{train: {small}/train, validation: {small}/validation}}"
+    one = f"one: {{train: {small}/train, validation: {small}/validation, domain: med, augment: [typos]}}"
     back = f"back: {{train: {small}/train, src: b, tgt: a}}"
     stages = "[{until: 0.5, weights: {one: 1, back: 4}}, {weights: {one: 2}}]"
     mixture = [
@@ -532,8 +533,20 @@ def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, 
         {"until": 0.5, "weights": both},
         {"until": None, "weights": {"one": 6.0, "one_forward": 2.0}},
     ]
+    assert data.domains == {"one": "med", "one_forward": "med"}
     (printed,) = compose(VERBS["train"], ["data=mixture", *distil.as_overrides(data)])
     assert printed.to_config(TrainConfig).data == data
+
+
+def test_a_teacher_is_told_the_domain_that_it_knows(small: Path, teacher: Path, tmp_path: Path) -> None:
+    mixture = ["data=mixture", "data.src=a", "data.tgt=b", "data.scored_split=validation"]
+    mixture.append(f"data.corpora={{one: {{train: {small}/train, validation: {small}/train, domain: med}}}}")
+    knowing = untrained(tmp_path / "run", data=mixture)
+    for teachers, domain in ((knowing, "med"), (teacher, None), (f"[{knowing},{teacher}]", None)):
+        cfg = config(f"teacher={teachers}", f"distil.folder={tmp_path}", "distil.combine=ensemble", *mixture)
+        (corpus,) = distil.planned(cfg)
+        assert [one.domain for one in corpus.groups] == [domain]
+        assert corpus.selection.translated[0].inputs.get("domain") == domain
 
 
 def test_the_choices_for_small_data_are_printed_without_training(

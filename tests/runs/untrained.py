@@ -77,7 +77,8 @@ def untrained(
     directory, text = RunDirectory(path), ParallelText(list(lines), list(tgt or lines))
     path.mkdir(parents=True)
     save_config(cfg, directory.config_file)
-    Tokenizer.train(cfg.tokenizer, text).save(path)
+    tags = [*cfg.data.tags.values(), *cfg.data.domain_tags.values()]
+    Tokenizer.train(cfg.tokenizer, text, tags).save(path)
     for split in (Split.validation, Split.test):
         directory.keep_text(split, ParallelText(text.src[:6], text.tgt[:6]), cfg.data)
     weights = initial_model(cfg, Tokenizer.load(cfg.tokenizer, path)).state_dict()

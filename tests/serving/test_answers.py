@@ -162,7 +162,7 @@ def test_the_match_of_a_line_is_offered_and_counted(tmp_path: Path, monkeypatch:
     assert (counted[0] > plain[0], counted[1]) == (True, plain[1])
     monkeypatch.setattr(task, "_remembered", "de")  # of another language than that which is asked for
     with monkeypatch.context() as patch:
-        patch.setattr(run, "asking_for", lambda _, lines: lines)
+        patch.setattr(run, "asking_for", lambda _, lines, domain: lines)
         assert task.asked(task.body()(text="ab ba", tgt="de")).question.offers.memory
         assert task.asked(task.body()(text="ab ba", tgt="fr")).question.offers is NO_OFFERS
     with pytest.raises(UserError, match="was not trained with translations of similar sources"):
