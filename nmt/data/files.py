@@ -32,11 +32,13 @@ from nmt.data.pairs import (
     Split,
     TableConfig,
     chunked,
+    joined_streams,
     one_line,
+    paths_of,
     stamp_of_files,
     weight_of,
 )
-from nmt.data.side_files import file_of, files_of_sides
+from nmt.data.side_files import file_of, files_of_sides, places_of
 from nmt.data.tmx import Unit, read_units
 from nmt.errors import UserError
 from nmt.files import path_of
@@ -60,18 +62,39 @@ class FilesData(ColumnsConfig):
     """
 
     name: str = "files"
-    train: str | None = None
-    """Path of the training pairs."""
-    validation: str | None = None
-    """Path of the pairs scored during training."""
-    test: str | None = None
-    """Path of the pairs scored at the end."""
+    train: Any = None
+    """Path of the training pairs, perhaps with `*`, or a list of paths, which are read in order."""
+    validation: Any = None
+    """Path, or paths, of the pairs scored during training."""
+    test: Any = None
+    """Path, or paths, of the pairs scored at the end."""
     src_column: str | None = None
     """Name of the source side: the word for `{lang}`, the name in the TSV header (in a file without header
     the number of the column, from 1), the JSON key (`a.b` for a nested key) or the language in TMX, also its
     variety (en-GB); null: the language."""
     tgt_column: str | None = None
     """Name of the target side."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for split in Split:
+            self.places(split)  # refuses what is no path
+
+    def places(self, split: Split) -> list[str]:
+        """Return the paths of the split as they are written."""
+        return paths_of(getattr(self, split.value), self.key(split))
+
+    def place(self, split: Split) -> str | None:
+        """Return the paths of the split."""
+        return ", ".join(self.places(split)) or None
+
+    def each(self, split: Split) -> list[FilesData]:
+        """Return a config for each of the paths of a split, as the files there are named."""
+        found = list[str]()
+        for place in map(os.path.expanduser, self.places(split)):
+            found += places_of(place, self.key(split), () if is_table(place) else self.sides)
+        named: list[dict[str, Any]] = [{split.value: place} for place in found]
+        return [replace(self, **one) for one in named]
 
 
 @dataclass
@@ -85,12 +108,12 @@ class TextData(DataConfig):
     """Language of the text."""
     scored_split: Split = Split.validation
     """The split scored at the end of training and by `nmt evaluate`."""
-    train: str | None = None
-    """Path of the training text."""
-    validation: str | None = None
-    """Path of the text scored during training; null: parts of the training text are held out for it."""
-    test: str | None = None
-    """Path of the text scored at the end, with data.scored_split=test."""
+    train: Any = None
+    """Path of the training text, perhaps with `*`, or a list of paths, which are read in order."""
+    validation: Any = None
+    """Path, or paths, of the text scored during training; null: parts of the training text are held out."""
+    test: Any = None
+    """Path, or paths, of the text scored at the end, with data.scored_split=test."""
     held_out: float = 0.1
     """Without a validation text: the tail of each block that is held out, as a share of the block."""
     blocks: int = 10
@@ -100,26 +123,49 @@ class TextData(DataConfig):
         super().__post_init__()
         within(self, self.key_prefix, "(0, 1)", "held_out")
         at_least(self, self.key_prefix, 1, "blocks")
+        for split in Split:
+            self.places(split)  # refuses what is no path
 
     @property
     def has_source(self) -> bool:
         """Always False."""
         return False
 
-    def place(self, split: Split) -> str | None:
-        """Return the path of the split; held-out validation text has that of the training text."""
+    def places(self, split: Split) -> list[str]:
+        """Return the paths of the split; held-out validation text has those of the training text."""
         if split is Split.validation and self.validation is None:
-            return self.train or "held out"  # so that the error asks for the training text
-        return super().place(split)
+            return self.places(Split.train) or ["held out"]  # so that the error asks for the training text
+        return paths_of(getattr(self, split.value), self.key(split))
+
+    def place(self, split: Split) -> str | None:
+        """Return the paths of the split; see `places`."""
+        return ", ".join(self.places(split)) or None
 
 
 def stream(cfg: FilesData, split: Split) -> PairStream:
-    """Return one split, aligned and unfiltered; `cfg.place(split)` must be set."""
-    cfg = cfg.of_split(split)
+    """Return one split, aligned and unfiltered: of several files one after the other."""
+    several = cfg.of_split(split).each(split)
+    if len(several) == 1:
+        return _stream_one(several[0], split)
+    if cfg.weights is not None and split is Split.train and not all(is_table(one.train) for one in several):
+        raise UserError(
+            f"{cfg.key_prefix}.weights={cfg.weights} is beside the files of one path, but {cfg.key(split)}="
+            f"{cfg.place(split)} means {len(several)}; name one, or tables with a column of weights"
+        )
+    ends = ParallelText([""], [""]) if cfg.has_documents else None
+    return joined_streams([_stream_one(one, split) for one in several], ends)
+
+
+def _stream_one(cfg: FilesData, split: Split) -> PairStream:
+    """Return one split that is one path."""
     place, key = os.path.expanduser(cfg.place(split) or ""), cfg.key(split)
     if (table := stream_table(cfg, split)) is not None:
         return table
-    if split is Split.train and cfg.document_columns and not any(is_table(cfg.place(x) or "") for x in Split):
+    if (
+        split is Split.train
+        and cfg.document_columns
+        and not any(is_table(place) for one in Split for place in cfg.places(one))
+    ):
         raise UserError(
             f"{cfg.key_prefix}.document_column={cfg.document_column} names the column of a table, but {key}="
             f"{cfg.place(split)} is plain text, of which a line that is blank on both sides ends a document; "
@@ -194,17 +240,17 @@ def stream_text(cfg: TextData, split: Split) -> PairStream:
     """Return one split of a text, with empty sources."""
     held_out = split is Split.validation and cfg.validation is None
     key = cfg.key(Split.train if held_out else split)
-    place = cfg.train if held_out else cfg.place(split)
-    file = file_of(os.path.expanduser(place or ""), key)
+    places = map(os.path.expanduser, cfg.places(Split.train if held_out else split))
+    files = [file_of(one, key) for place in places for one in places_of(place, key)]
     shared = cfg.validation is None and split is not Split.test
     options = (held_out, cfg.held_out, cfg.blocks) if shared else ()
 
     def chunks() -> Iterator[ParallelText]:
-        lines = _uncut(file, key)
-        for tgt in chunked(_within(lines, _ranges(file, cfg, held_out)) if shared else lines):
+        lines = itertools.chain.from_iterable(_uncut(file, key) for file in files)
+        for tgt in chunked(_within(lines, _ranges(files, cfg, held_out)) if shared else lines):
             yield ParallelText([""] * len(tgt), tgt)
 
-    return PairStream(lambda: stamp_of_files([file], *options), chunks)
+    return PairStream(lambda: stamp_of_files(files, *options), chunks)
 
 
 def _uncut(file: Path, key: str) -> Iterator[str]:
@@ -226,9 +272,9 @@ def _within(lines: Iterator[str], ranges: Iterable[tuple[int, int]]) -> Iterator
         before = end
 
 
-def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
+def _ranges(files: Sequence[Path], cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
     """Return the ranges of lines, from 0, to train on, or those that are held out for validation."""
-    count = sum(1 for _ in read_lines(file, cfg.key(Split.train)))
+    count = sum(1 for file in files for _ in read_lines(file, cfg.key(Split.train)))
     ranges = []
     for block in range(cfg.blocks):
         start, end = (count * number // cfg.blocks for number in (block, block + 1))
@@ -237,8 +283,9 @@ def _ranges(file: Path, cfg: TextData, held_out: bool) -> list[tuple[int, int]]:
     if not any(end > first for first, end in ranges):
         part = "held out" if held_out else "left for training"
         raise UserError(
-            f"{cfg.key(Split.train)}={cfg.train} has {count} lines in {cfg.key_prefix}.blocks={cfg.blocks}; "
-            f"none of them is {part} with {cfg.key_prefix}.held_out={cfg.held_out}; "
+            f"{cfg.key(Split.train)}={cfg.place(Split.train)} has {count} lines in "
+            f"{cfg.key_prefix}.blocks={cfg.blocks}; none of them is {part} with "
+            f"{cfg.key_prefix}.held_out={cfg.held_out}; "
             f"set {cfg.key(Split.validation)}, or fewer blocks"
         )
     return ranges

@@ -116,16 +116,3 @@ def weighted_stream(source: PairStream, factor: float) -> PairStream:
         return hashlib.sha256(f"{source.stamp()} times {factor}".encode()).hexdigest()
 
     return source if factor == 1.0 else PairStream(stamp, chunks)
-
-
-def concatenated(sources: Sequence[PairStream]) -> PairStream:
-    """Return several streams as one, one after the other."""
-
-    def chunks() -> Iterator[ParallelText]:
-        for source in sources:
-            yield from source.chunks()
-
-    def stamp() -> str:
-        return hashlib.sha256(repr([source.stamp() for source in sources]).encode()).hexdigest()
-
-    return PairStream(stamp, chunks)

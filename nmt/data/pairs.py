@@ -247,10 +247,15 @@ class DataConfig:
         """Return the name or path of `split`, or None when the data has no such split."""
         return getattr(self, self.split_field(split), split.value)
 
+    def places(self, split: Split) -> list[str]:
+        """Return the names or paths of `split`, one after the other; none when the data has no such split."""
+        place = self.place(split)
+        return [] if place is None else [place]
+
     @property
     def origins(self) -> set[str]:
         """The files, folders and datasets that are read; none if the corpus is part of the package."""
-        return {place for split in Split if (place := self.place(split)) is not None}
+        return {place for split in Split for place in self.places(split)}
 
     def parts(self, split: Split) -> dict[str, DataConfig]:
         """Return the corpora that have `split`, by name."""
@@ -397,6 +402,10 @@ class ColumnsConfig(TableConfig):
         """The fields for names, or numbers, of columns."""
         return "src_column", "tgt_column", *(["weights"] if self.has_weights else [])
 
+    def each(self, split: Split) -> list[Self]:
+        """Return a config for each of the files of a split, which are read one after the other."""
+        return [self]
+
     def pairs_of(self, columns: Sequence[list[str]]) -> ParallelText:
         """Return the pairs, and their weights, in the values of `columns`."""
         src, tgt, *further = columns
@@ -504,6 +513,33 @@ class PairStream(NamedTuple):
     def read(self) -> ParallelText:
         """Read all pairs at once."""
         return concatenated(self.chunks())
+
+
+def joined_streams(sources: Sequence[PairStream], between: ParallelText | None = None) -> PairStream:
+    """Return several streams as one, one after the other, perhaps with pairs between any two."""
+
+    def chunks() -> Iterator[ParallelText]:
+        for number, source in enumerate(sources):
+            if number and between is not None:
+                yield between
+            yield from source.chunks()
+
+    def stamp() -> str:
+        return hashlib.sha256(repr([source.stamp() for source in sources]).encode()).hexdigest()
+
+    return PairStream(stamp, chunks)
+
+
+def paths_of(value: object, key: str) -> list[str]:
+    """Return the paths that `value`, that of `key`, names: one, several, or none with null.
+
+    Raises:
+        UserError: it is neither a path nor a list of paths.
+    """
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if value == [] or not all(isinstance(one, str | int | float) and str(one).strip() for one in listed):
+        raise UserError(f"{key} must be a path, or a list of paths such as [a.tsv, b.tsv], but is {value!r}")
+    return list(map(str, listed))
 
 
 def concatenated(texts: Iterable[ParallelText]) -> ParallelText:

@@ -17,6 +17,8 @@ from nmt.errors import UserError
 
 LANG = "{lang}"
 """What stands for the language in a path."""
+WILDCARD = re.compile(r"\*+|\?|\[.[^\]]*\]")
+"""What makes a path one of several files, as `glob` reads it."""
 MAX_SHOWN_NAMES = 3
 """Names of files that an error lists."""
 
@@ -58,6 +60,37 @@ def files_of_sides(place: str, key: str, sides: tuple[str, str], keys: Sequence[
         if Path(place).is_dir():
             raise UserError(f"{key}: {place} is a directory; {_way_out_of_folder(Path(place), key, sides)}")
     return file_of(src, key), file_of(tgt, key)
+
+
+def places_of(place: str, key: str, sides: tuple[str, ...] = ()) -> list[str]:
+    """Return the paths that one with `*`, `?` or `[...]` means, in the order of their names; others alone.
+
+    With `sides`, files of plain text have their names behind the path, or for `{lang}`.
+
+    Raises:
+        UserError: no file is named so.
+    """
+    pattern = pattern_of(place) if sides else place
+    names = {side: pattern.replace(LANG, side) for side in sides} or {"": place}
+    if not WILDCARD.search(place) or any(map(_there, names.values())):
+        return [place]
+    ends = ["", *(kind.suffix for kind in COMPRESSIONS)]
+    found = {
+        _with_language(file.removesuffix(end), pattern, side)
+        for side, name in names.items()
+        for end in ends
+        for file in glob.glob(name + end)
+    }
+    if not found:
+        raise UserError(f"{key}: no file is named like {' or '.join(names.values())}")
+    return sorted(found)
+
+
+def _with_language(file: str, pattern: str, side: str) -> str:
+    """Return the name of a file, found by `pattern`, with `{lang}` for the side if it has one."""
+    parts = [".*".join(map(re.escape, WILDCARD.split(part))) for part in pattern.split(LANG)]
+    matched = re.fullmatch(re.escape(side).join(f"({part})" for part in parts), file, re.DOTALL)
+    return LANG.join(matched.groups()) if matched else file  # it is matched, as glob has found it
 
 
 def names_of_sides(place: str, sides: tuple[str, str]) -> tuple[str, str]:

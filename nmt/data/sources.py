@@ -34,6 +34,7 @@ from nmt.data.pairs import (
     ParallelText,
     Split,
     domain_tag,
+    joined_streams,
 )
 from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
@@ -444,7 +445,7 @@ def stream_alignment(cfg: AlignmentData, split: Split) -> PairStream:
 
 def stream_mixture(cfg: DataConfig, split: Split) -> PairStream:
     """Return one split of all corpora, one after the other."""
-    return mixture.concatenated(list(streams(cfg, split).values()))
+    return joined_streams(list(streams(cfg, split).values()))
 
 
 SOURCES: dict[str, tuple[type[DataConfig], Callable[[Any, Split], PairStream]]] = {
@@ -514,9 +515,10 @@ def ends_of_documents(cfg: DataConfig) -> list[int]:
     """Return the number of training pairs before each line of a corpus that ends a document and is none."""
     if not isinstance(cfg, ColumnsConfig) or not cfg.has_documents:
         return []
-    lines = SOURCES[cfg.name][1](dataclasses.replace(cfg, document_column=None, weights=None), Split.train)
+    plain = dataclasses.replace(cfg, document_column=None, weights=None)
+    lines = [SOURCES[cfg.name][1](one, Split.train) for one in plain.each(Split.train)]
     ends, read = list[int](), 0
-    for chunk in lines.chunks():
+    for chunk in itertools.chain.from_iterable(one.chunks() for one in lines):
         for pair in zip(chunk.src, chunk.tgt, strict=True):
             if documents.ends_document(*pair):
                 ends.append(read)

@@ -70,7 +70,7 @@ def way_out(cfg: DataConfig, split: Split) -> str:
     src, tgt = cfg.sides
     columns = f"{cfg.key_prefix}.src_column={tgt} {cfg.key_prefix}.tgt_column={src}"
     names = f"columns {src} and {tgt}"
-    place = os.path.expanduser(cfg.place(split) or "")
+    place = os.path.expanduser(next(iter(cfg.places(split)), ""))
     if isinstance(cfg, FilesData) and not is_table(place):
         names = "files {} and {}".format(*names_of_sides(place, (src, tgt)))
     return f"swap the names of the {names}; where all splits are the other way round, or set {columns}"

@@ -41,7 +41,7 @@ def require_trusted(run: RunDirectory, cfg: TrainConfig, data: DataConfig, split
     """Raise `UserError` if the pairs of `split` are where only the config of the run says."""
     all_own = [cfg.data, *sources.set_configs(cfg.sets, cfg.data).values()]
     if unnamed := data.origins & {place for one in all_own for place in one.origins}:
-        places = [part.place(split) for part in data.parts(split).values()]
+        places = [place for part in data.parts(split).values() for place in part.places(split)]
         place = next((place for place in places if place in unnamed), min(unnamed))
         raise UserError(
             f"{run.path} has no copy of these {split.value} pairs; its config names {place}, which is "

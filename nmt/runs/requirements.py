@@ -77,7 +77,7 @@ def _files(data: DataConfig) -> Iterator[Path]:
             yield path_of(part.weights)
     for split in Split:
         for part in data.parts(split).values():
-            place = os.path.expanduser(part.place(split) or "")
-            for language in (part.src, part.tgt):
-                for path in (place.replace("{lang}", language), f"{place}.{language}"):
-                    yield from (Path(path), Path(f"{path}.zst"))
+            for place in map(os.path.expanduser, part.places(split)):
+                for language in (part.src, part.tgt):
+                    for path in (place.replace("{lang}", language), f"{place}.{language}"):
+                        yield from (Path(path), Path(f"{path}.zst"))

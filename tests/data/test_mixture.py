@@ -309,7 +309,7 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
             "max_chars; the keys of name=files are weight, loss_weight, tag, domain, filters, "
             "augment, document_column, documents, references, src",
         ),
-        ({"corpora": {"a": {"train": ["x"]}}}, r"^data.corpora.a.train cannot be \['x'\]; docs"),
+        ({"corpora": {"a": {"train": {"x": 1}}}}, "^data.corpora.a.train must be a path, or a list of paths"),
         (
             {"corpora": {"a": {"path": "x", "validation": {}}}},
             "^data.corpora.a.validation cannot be {}; docs",
