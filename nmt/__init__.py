@@ -65,8 +65,8 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.models import build_model as build_model
     from nmt.models.base import TranslationModel as TranslationModel
     from nmt.runs.opened import Run as Run
-    from nmt.runs.opened import ensemble_of as ensemble_of
-    from nmt.runs.opened import open_run as open_run
+    from nmt.runs.opening import ensemble_of as ensemble_of
+    from nmt.runs.opening import open_run as open_run
     from nmt.scripting import train as train
     from nmt.training.checkpoint import CheckpointStore as CheckpointStore
 
@@ -90,8 +90,8 @@ _HOME = {
     "TranslationModel": "models.base",
     "UserError": "errors",
     "build_model": "models",
-    "ensemble_of": "runs.opened",
-    "open_run": "runs.opened",
+    "ensemble_of": "runs.opening",
+    "open_run": "runs.opening",
     "train": "scripting",
 }
 __all__ = ["__version__", *_HOME]

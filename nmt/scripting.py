@@ -10,7 +10,8 @@ from typing import Any
 from nmt.config.compose import compose
 from nmt.config.spelling import spelled
 from nmt.errors import Interrupted, UserError
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runs.train import train as train_run
 from nmt.verbs import VERBS
 

@@ -38,6 +38,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.data.batching import Plan, collate, plan_epoch
 from nmt.data.blocks import epochs_of
+from nmt.data.bundled_data import DemoData
 from nmt.data.encode import FILES, opened
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.examples import SentencePairs
@@ -46,7 +47,7 @@ from nmt.data.filtering import chains
 from nmt.data.filters import filter_pairs
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.shards import write_starts
-from nmt.data.sources import DemoData, load, stream
+from nmt.data.sources import load, stream
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (
     PairsOfEpoch,

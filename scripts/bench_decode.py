@@ -62,7 +62,8 @@ from nmt.layers.choices import Activation, Norm, NormOrder, Positions
 from nmt.layers.positions import sinusoids
 from nmt.models.configs import TransformerConfig, Tying
 from nmt.runs.evaluation_text import evaluation_text
-from nmt.runs.opened import Run, open_run, open_runs
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run, open_runs
 from nmt.verbs import VERBS
 
 OURS = "nmt"

@@ -29,7 +29,8 @@ from nmt.exchange.configs import ExportConfig, Format, Quantization
 from nmt.exchange.export import export
 from nmt.runs.agreement import pieces_of
 from nmt.runs.evaluation_text import evaluation_text
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 
 Search = Callable[[Sequence[str], int], list[list[int]]]

@@ -43,12 +43,13 @@ import torch
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.config.stored import load_config
+from nmt.data.bundled_data import DemoData
 from nmt.data.files import FilesData
 from nmt.data.pairs import Split
-from nmt.data.sources import DemoData, load
+from nmt.data.sources import load
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import NmtError
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.training.checkpoint import CheckpointStore
 from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS

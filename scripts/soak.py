@@ -39,8 +39,9 @@ import torch
 import torch.utils.tensorboard
 
 from nmt import cli, kernels
+from nmt.data.bundled_data import DemoData
 from nmt.data.pairs import Split
-from nmt.data.sources import DemoData, load
+from nmt.data.sources import load
 from nmt.runs import train
 
 STEPS = 60

@@ -23,7 +23,7 @@ from nmt.config.compose import compose
 from nmt.errors import UserError
 from nmt.layers.choices import NormOrder
 from nmt.models.configs import RnnConfig
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.verbs import VERBS
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from nmt.data.bundled_data import BUNDLED, DemoData
 from nmt.data.pairs import Split
-from nmt.data.sources import BUNDLED, DemoData, load
+from nmt.data.sources import load
 from scripts import demo_corpus as demo
 from scripts.demo_corpus import Pair, compose, generate, split_words
 from scripts.demo_corpus import lexicon as lex

@@ -29,6 +29,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     word_noise          Words of a source left out, masked or moved.
     damage              Made-up misaligned pairs from true ones, with labels.
     testsets            Test sets of sacreBLEU by name.
+    bundled_data        Corpora that need nothing from outside: those of the package, and none.
     sources             The table of sources: demo, files, hub, text, labels, mixture, alignment and others.
     swapped             Splits whose sides are the other way round than those of the training pairs.
     excerpt             The first pairs of each split as files of their own.

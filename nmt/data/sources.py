@@ -13,8 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
@@ -22,6 +21,7 @@ from omegaconf.errors import ValidationError
 from nmt.checks import at_least
 from nmt.data import augmented, damage, documents, files, hub, labels, mixture, stages, testsets
 from nmt.data.augmented import AugmentedData
+from nmt.data.bundled_data import DemoData, NoData, ToyData, stream_bundled, stream_none
 from nmt.data.files import FilesData, TextData
 from nmt.data.hub import DatasetConfig, HubData
 from nmt.data.labels import HubLabelsData, LabelsData
@@ -40,8 +40,6 @@ from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
 
-BUNDLED = Path(__file__).parent / "bundled"
-"""The folder of the files in the package; scripts/demo_corpus writes those of the demo."""
 MAX_SCORED_BYTES = 1 << 30
 """Memory that the pairs of a split to score on may take."""
 MIXED = ("weight", "loss_weight", "tag", "domain", "filters", "augment")
@@ -50,49 +48,6 @@ ON_SETS = ("augment", "domain")
 """Keys of an entry of `sets` that are not those of its source."""
 SPECIAL = ("s", "pad", "unk")
 """Words that with angle brackets are special pieces of a tokenizer."""
-
-
-@dataclass
-class DemoData(DataConfig):
-    """The bundled English-German corpus, in either direction."""
-
-    file: ClassVar[str] = "demo.{split}.tsv.gz"
-    bundled_languages: ClassVar[tuple[str, str]] = "en", "de"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if {self.src, self.tgt} != set(self.bundled_languages):
-            raise UserError(
-                f"data={self.name} has the languages {' and '.join(self.bundled_languages)}, "
-                f"not {self.key_prefix}.src={self.src} {self.key_prefix}.tgt={self.tgt}"
-            )
-
-    @property
-    def origins(self) -> set[str]:
-        """Nothing outside of the package."""
-        return set()
-
-
-@dataclass
-class ToyData(DemoData):
-    """The ten bundled English-French pairs, in either direction; all splits are the same."""
-
-    name: str = "toy"
-    tgt: str = "fr"
-    file: ClassVar[str] = "toy.tsv"
-    bundled_languages: ClassVar[tuple[str, str]] = "en", "fr"
-
-
-@dataclass
-class NoData(DataConfig):
-    """No corpus: the model was trained by another program."""
-
-    name: str = "none"
-
-    @property
-    def origins(self) -> set[str]:
-        """Nothing."""
-        return set()
 
 
 def open_group() -> Any:
@@ -424,17 +379,6 @@ def _part_config(
 def _schema(row: str) -> Any:
     """Return the types of the source with this name; nothing changes them."""
     return OmegaConf.structured(SOURCES[row][0])
-
-
-def stream_bundled(cfg: DemoData, split: Split) -> PairStream:
-    """Return one split of a bundled corpus, in the direction of `cfg`."""
-    file = str(BUNDLED / cfg.file.format(split=split.value))
-    return files.stream(FilesData(src=cfg.src, tgt=cfg.tgt, train=file, validation=file, test=file), split)
-
-
-def stream_none(cfg: NoData, split: Split) -> PairStream:
-    """Refuse to read pairs."""
-    raise UserError(f"data=none has no {split.value} pairs; name a corpus, such as data=files and its keys")
 
 
 def stream_alignment(cfg: AlignmentData, split: Split) -> PairStream:

@@ -15,7 +15,8 @@ Knows files and models together; refuses to know the command line. The modules i
     markup              Inline tags taken out of lines, and put into their translations.
     checkpoint_names    Checkpoints by their names: final, best, last, average or a step.
     evaluation_text     The pairs that a run is scored on.
-    opened              Opening a finished run, and what may be asked of its model.
+    opened              A run that is open, and what may be asked of its model.
+    opening             Runs opened: one, an ensemble, or one beside a language model.
     pair_classifier     The probability of a label of pairs under a classifier, for a filter.
     embeddings          Embeddings that begin from vectors of words.
     teachers            The runs that teach the one in training.

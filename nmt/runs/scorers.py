@@ -20,7 +20,8 @@ from nmt.data.pair_filters import Scorer, Values
 from nmt.data.pairs import ParallelText
 from nmt.errors import UserError
 from nmt.runs.checkpoint_names import identify_checkpoint
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runs.pair_classifier import label_probabilities, require_pair_classifier
 from nmt.runtime_config import RuntimeConfig
 

@@ -30,7 +30,8 @@ from nmt.models.vocabulary import TokenEmbedding
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.embeddings import require_vectors
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import Precision
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.checkpoint import AVERAGE, Checkpoint, memory_of

@@ -17,7 +17,7 @@ from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.training.objective_configs import DistillationConfig
 
 KEY = "objective.teachers"

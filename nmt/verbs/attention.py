@@ -13,7 +13,7 @@ from nmt.config.composed import Composed
 from nmt.config.roots import Task
 from nmt.data.lines import decoded
 from nmt.data.pairs import one_line
-from nmt.runs.opened import open_runs
+from nmt.runs.opening import open_runs
 from nmt.verbs.configs import AttentionVerbConfig
 
 

@@ -12,7 +12,8 @@ from nmt.config.roots import Task
 from nmt.config.stored import to_plain
 from nmt.data.mixture import require_domain
 from nmt.errors import Log
-from nmt.runs.opened import Run, open_runs
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_runs
 from nmt.verbs.configs import ClassifyConfig
 from nmt.verbs.file_job import Answers, LineWork, answer
 

@@ -40,7 +40,7 @@ from nmt.runs import synthetic
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.configs import Side
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_runs
+from nmt.runs.opening import open_runs
 from nmt.runs.scorers import RunScorers
 from nmt.runs.stages import Fill, StageFolder
 from nmt.runs.synthetic import Selection

@@ -32,7 +32,8 @@ from nmt.files import digest_of_lines, write_json, write_lines
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.evaluation_text import evaluation_text
-from nmt.runs.opened import Run, open_runs
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_runs
 from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest

@@ -8,7 +8,7 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.exchange.configs import ExportConfig
 from nmt.exchange.export import export
-from nmt.runs.opened import open_runs
+from nmt.runs.opening import open_runs
 
 
 def run(trial: Composed) -> dict[str, Any]:

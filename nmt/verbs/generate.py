@@ -8,7 +8,7 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.decoding.configs import SamplingConfig
 from nmt.errors import UserError
-from nmt.runs.opened import open_runs
+from nmt.runs.opening import open_runs
 from nmt.verbs.configs import GenerateConfig
 
 

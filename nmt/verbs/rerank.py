@@ -33,7 +33,7 @@ from nmt.files import read_json, write_json, write_lines
 from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
-from nmt.runs.opened import open_run, open_runs
+from nmt.runs.opening import open_run, open_runs
 from nmt.runs.reranker import VERSION, Reranker
 from nmt.verbs.configs import RerankConfig
 from nmt.verbs.evaluate import changed_settings, scored_fields

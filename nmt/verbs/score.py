@@ -18,7 +18,8 @@ from nmt.data.lines import is_cut
 from nmt.data.pairs import MAX_LINE_CHARS
 from nmt.decoding.score import PairScore
 from nmt.errors import Log, UserError
-from nmt.runs.opened import Run, open_runs
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_runs
 from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import Answers, LineWork, answer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from nmt import extras
 from nmt.config.composed import Composed
-from nmt.runs.opened import open_runs
+from nmt.runs.opening import open_runs
 from nmt.verbs.configs import ServeConfig
 
 

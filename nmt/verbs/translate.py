@@ -23,7 +23,8 @@ from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import Run, open_runs
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_runs
 from nmt.verbs.file_job import Answers, LineWork, answer, answer_file
 from nmt.verbs.file_parts import Reader
 

@@ -11,10 +11,11 @@ import pytest
 
 from nmt.data import modifiers
 from nmt.data.augmentation import KEYBOARDS, Augmentation
+from nmt.data.bundled_data import DemoData
 from nmt.data.encode import EncodingOptions, LineEncoder
 from nmt.data.modifiers import EMOJI, MODIFIERS, Need
 from nmt.data.pairs import ParallelText, concatenated
-from nmt.data.sources import DemoData, MixtureData
+from nmt.data.sources import MixtureData
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError

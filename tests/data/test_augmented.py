@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nmt.data.augmented import USUAL, AugmentedData
+from nmt.data.bundled_data import DemoData
 from nmt.data.pairs import Split
-from nmt.data.sources import DemoData, MixtureData, has_split, load, set_configs
+from nmt.data.sources import MixtureData, has_split, load, set_configs
 from nmt.errors import UserError
 
 

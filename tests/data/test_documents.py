@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from nmt.data import files, sources
+from nmt.data.bundled_data import DemoData
 from nmt.data.documents import composed, current, with_context
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
 from nmt.data.hub import HubData
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
-from nmt.data.sources import DemoData, MixtureData
+from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 
 PAIRS = [("a", "A"), ("b", "B"), ("c", "C"), ("", ""), ("d", "D"), ("e", "E")]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from nmt.data import sources
+from nmt.data.bundled_data import DemoData
 from nmt.data.excerpt import excerpt
 from nmt.data.files import FilesData, TextData
 from nmt.data.pairs import Split
-from nmt.data.sources import DemoData, MixtureData
+from nmt.data.sources import MixtureData
 from nmt.files import write_lines
 
 

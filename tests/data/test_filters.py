@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt.data.bundled_data import DemoData
 from nmt.data.filters import FilterReport, TrainTestOverlap, filter_pairs
 from nmt.data.pairs import ParallelText
-from nmt.data.sources import DemoData
 
 TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)

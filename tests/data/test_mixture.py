@@ -12,6 +12,7 @@ import pytest
 
 from nmt.data.augmentation import Augmentation
 from nmt.data.batching import plan_epoch
+from nmt.data.bundled_data import ToyData
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
@@ -19,7 +20,7 @@ from nmt.data.filters import FilterReport
 from nmt.data.mixture import in_domain, mean_shares, split_front, tagged, untagged, without_front
 from nmt.data.modifiers import UpperCaseConfig
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
-from nmt.data.sources import SOURCES, MixtureData, ToyData, has_split, load, stream, streams, training_streams
+from nmt.data.sources import SOURCES, MixtureData, has_split, load, stream, streams, training_streams
 from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

@@ -21,7 +21,7 @@ from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import FactorCombine, RnnConfig, TransformerConfig
 from nmt.models.vocabulary import add_factors
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS
 from tests.runs.untrained import untrained

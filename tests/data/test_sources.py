@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nmt.data import sources
+from nmt.data.bundled_data import DemoData, ToyData
 from nmt.data.files import FilesData
 from nmt.data.filters import TrainTestOverlap
 from nmt.data.hub import HubData
 from nmt.data.pairs import ParallelText, Split
-from nmt.data.sources import DemoData, ToyData
 from nmt.data.tokenizer_training import TokenizerConfig, prepare_lines
 from nmt.errors import UserError
 

@@ -8,10 +8,10 @@ import pytest
 
 from nmt.cli import main
 from nmt.data import sources
+from nmt.data.bundled_data import DemoData
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData
 from nmt.data.pairs import ParallelText, Split
-from nmt.data.sources import DemoData
 from nmt.data.swapped import are_swapped, way_out
 
 DEMO = sources.load(DemoData(), Split.train)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from nmt.data.bundled_data import DemoData
 from nmt.data.files import FilesData
 from nmt.data.filtering import Chain, chains
 from nmt.data.filters import FilterReport, all_lines, filter_pairs
 from nmt.data.pair_filters import Context
 from nmt.data.pairs import PairStream, ParallelText, Split, concatenated
-from nmt.data.sources import DemoData, MixtureData, stream, training_streams
+from nmt.data.sources import MixtureData, stream, training_streams
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (
     CorpusText,

@@ -19,7 +19,8 @@ from nmt.decoding.configs import BeamConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.files import write_lines
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from tests.runs.untrained import GPT, LETTERS, untrained
 
 LINES = ["ein Mann reitet auf einem Pferd", "zwei Hunde spielen im Schnee", "der Hund rennt über die Wiese"]

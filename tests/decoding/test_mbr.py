@@ -24,7 +24,8 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig, TransformerConfig
 from nmt.models.ensemble import Ensemble
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "run_0_1"

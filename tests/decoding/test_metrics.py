@@ -17,8 +17,9 @@ import sacrebleu
 import sentencepiece
 
 from nmt.cli import main
+from nmt.data.bundled_data import ToyData
 from nmt.data.pairs import Split
-from nmt.data.sources import ToyData, load
+from nmt.data.sources import load
 from nmt.decoding import comet
 from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.evaluate import score_text

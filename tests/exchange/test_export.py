@@ -28,7 +28,8 @@ from nmt.data.special_ids import EOS_ID
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.exchange import export as module
 from nmt.exchange import to_safetensors
-from nmt.runs.opened import initial_model, open_run
+from nmt.runs.opened import initial_model
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.adaptation_table import LoraConfig
 from tests.runs.untrained import GPT, RNN, TRANSFORMER, WORDS, untrained, untrained_classifier

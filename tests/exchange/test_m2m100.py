@@ -11,8 +11,9 @@ import sentencepiece
 import torch
 
 import nmt
+from nmt.data.bundled_data import DemoData
 from nmt.data.pairs import Split
-from nmt.data.sources import DemoData, load
+from nmt.data.sources import load
 from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError

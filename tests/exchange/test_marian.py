@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 import nmt
 from nmt.cli import main
 from nmt.data.adaptation import extended, origins
+from nmt.data.bundled_data import DemoData
 from nmt.data.pairs import ParallelText, Split
-from nmt.data.sources import DemoData, load
+from nmt.data.sources import load
 from nmt.data.special_ids import BOS_ID
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError

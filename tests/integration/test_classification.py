@@ -14,7 +14,7 @@ import torch
 from nmt.cli import main
 from nmt.data.special_ids import EOS_ID
 from nmt.errors import UserError
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs.configs import ClassifyConfig
 from tests.exchange.test_export import program

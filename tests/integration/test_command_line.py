@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
+from nmt.data.bundled_data import ToyData
 from nmt.data.pairs import Split
-from nmt.data.sources import ToyData, load
+from nmt.data.sources import load
 from nmt.training.trainer import Trainer
 from tests.integration.conftest import COPYING
 

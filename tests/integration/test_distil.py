@@ -23,7 +23,7 @@ from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import publish
 from nmt.runs import synthetic
-from nmt.runs.opened import open_runs
+from nmt.runs.opening import open_runs
 from nmt.verbs import VERBS, distil
 from nmt.verbs.configs import DistilConfig
 from nmt.verbs.translate import output_lines

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from tests.integration.test_start import MODEL, TRAINING, WORDS
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from tests.integration.test_start import MODEL, TRAINING, WORDS
 
 tokenizers: Any = pytest.importorskip("tokenizers")

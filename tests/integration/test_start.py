@@ -17,7 +17,7 @@ from nmt.comparison.record import read_run
 from nmt.config.stored import load_config
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from tests.integration.test_resume import outcome
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

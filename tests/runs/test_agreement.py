@@ -16,7 +16,8 @@ from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig, Mean
 from nmt.models.ensemble import Ensemble
-from nmt.runs.opened import Run, open_run, open_runs
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run, open_runs
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import RNN, WORDS, untrained
 

@@ -18,7 +18,7 @@ from nmt.errors import UserError
 from nmt.files import write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS

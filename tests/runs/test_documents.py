@@ -22,7 +22,8 @@ from nmt.decoding.requests import Request
 from nmt.decoding.segments import Usual, joined_translations, translated_behind_context, usual_of
 from nmt.decoding.translate import Translation, _of_sentence, translate
 from nmt.errors import UserError
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import file_parts
 from nmt.verbs.file_job import answer

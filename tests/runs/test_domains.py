@@ -12,7 +12,8 @@ import pytest
 from nmt.cli import main
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runs.reranker import Reranker
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.configs import ServingConfig

@@ -20,7 +20,8 @@ from nmt.data.tokenizer_training import SPACE
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runs.embeddings import begin_embeddings
-from nmt.runs.opened import initial_model, open_run
+from nmt.runs.opened import initial_model
+from nmt.runs.opening import open_run
 from nmt.verbs import VERBS
 from tests.runs.untrained import GPT, RNN, TRANSFORMER, untrained, untrained_classifier
 

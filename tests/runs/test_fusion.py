@@ -11,7 +11,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
 from nmt.errors import UserError
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
-from nmt.runs.opened import open_run, open_runs
+from nmt.runs.opening import open_run, open_runs
 from nmt.verbs import VERBS
 from tests.runs.untrained import GPT, untrained
 

@@ -16,7 +16,8 @@ from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import TransformerConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
-from nmt.runs.opened import Run, ensemble_of, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import ensemble_of, open_run
 from nmt.runtime_config import Precision, RuntimeConfig
 from tests.runs.untrained import GPT, RNN, TRANSFORMER, WORDS, untrained, untrained_classifier
 

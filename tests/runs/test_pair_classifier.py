@@ -16,7 +16,8 @@ from nmt.data.filters import filter_pairs
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import stream
 from nmt.errors import UserError
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runs.pair_classifier import label_probabilities, require_pair_classifier
 from nmt.runs.scorers import RunScorers
 from nmt.runtime_config import RuntimeConfig

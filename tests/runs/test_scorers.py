@@ -11,7 +11,7 @@ from nmt.data.filter_table import FILTERS, CrossEntropyConfig, parsed
 from nmt.data.pair_filters import Context, NumberedText, best_share
 from nmt.errors import UserError
 from nmt.loading import loaded
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runs.scorers import RunScorers
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import WORDS, untrained

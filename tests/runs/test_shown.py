@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nmt.errors import UserError
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runs.shown import changes, curve, logged_metrics, run_table
 from tests.runs.untrained import untrained
 

@@ -13,7 +13,8 @@ from nmt.decoding.configs import BeamConfig, LengthPenalty, LineSplitting
 from nmt.decoding.offers import NO_OFFERS
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
-from nmt.runs.opened import Run, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.answers import Question, answers, num_tokens
 from nmt.serving.configs import ServingConfig

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from nmt.decoding.requests import Request
-from nmt.runs.opened import Run, ensemble_of, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import ensemble_of, open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving import app, translation
 from nmt.serving.answers import Question, answers, num_tokens

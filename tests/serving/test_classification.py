@@ -13,7 +13,8 @@ from urllib.parse import quote
 import pytest
 
 from nmt.cli import main
-from nmt.runs.opened import Run, ensemble_of, open_run
+from nmt.runs.opened import Run
+from nmt.runs.opening import ensemble_of, open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.configs import ServingConfig
 from nmt.serving.tasks import served_task

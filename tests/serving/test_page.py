@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import WORDS, untrained
 from tests.serving.browser import CHROMIUM, browser

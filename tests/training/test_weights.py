@@ -16,6 +16,7 @@ from nmt.config.compose import compose
 from nmt.data import sources
 from nmt.data.batching import collate
 from nmt.data.blocks import LargeCorpora
+from nmt.data.bundled_data import ToyData
 from nmt.data.encode import EncodingOptions, LineEncoder, encode_pairs, opened
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, joined
 from nmt.data.files import FilesData
@@ -213,7 +214,7 @@ def test_a_corpus_of_a_mixture_has_one_weight_for_all_its_pairs(tmp_path: Path) 
 
 def trained(folder: Path, weights: list[float], name: str, *more: str) -> Run:
     """Train on the toy pairs with weights, if there are any."""
-    toy = sources.load(sources.ToyData(), Split.train)
+    toy = sources.load(ToyData(), Split.train)
     for side, lines in (("en", toy.src), ("fr", toy.tgt)):
         (folder / f"toy.{side}").write_text("".join(f"{line}\n" for line in lines))
     (folder / name).write_text("".join(f"{weight}\n" for weight in weights))

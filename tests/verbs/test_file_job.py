@@ -26,7 +26,7 @@ from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState

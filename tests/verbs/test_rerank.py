@@ -23,7 +23,7 @@ from nmt.decoding.translate import Translation
 from nmt.errors import UserError
 from nmt.files import write_json
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS, rerank

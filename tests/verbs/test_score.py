@@ -18,7 +18,7 @@ from nmt.decoding.configs import BeamConfig
 from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import file_parts
 from nmt.verbs.configs import ScoreConfig

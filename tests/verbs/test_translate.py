@@ -20,7 +20,7 @@ from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.offers import Offers
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
-from nmt.runs.opened import open_run
+from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS
 from nmt.verbs.translate import TRANSLATION, _request, with_previous_lines

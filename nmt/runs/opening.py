@@ -1,0 +1,109 @@
+"""Opening runs: one, several as an ensemble, or one together with a language model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt import runtime
+from nmt.config.roots import RunConfig, Task
+from nmt.config.stored import load_run
+from nmt.data.tokenizer import Tokenizer
+from nmt.errors import UserError, warn
+from nmt.models.configs import EnsembleConfig, Mean
+from nmt.models.ensemble import Ensemble, mean_of_weights
+from nmt.models.fusion import Fusion
+from nmt.runs.agreement import require_agreement, require_equal_shapes
+from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
+from nmt.runs.directory import RunDirectory
+from nmt.runs.opened import Run, initial_model
+from nmt.runtime_config import RuntimeConfig
+from nmt.training.adaptation import merge
+
+Layers = tuple[list[int] | None, list[int] | None]
+"""Layers of encoder and decoder to keep, counted from 1; None keeps all."""
+
+
+def open_run(
+    path: str | Path,
+    checkpoint: str | int = "final",
+    runtime_cfg: RuntimeConfig | None = None,
+    layers: Layers = (None, None),
+) -> Run:
+    """Load the model of a run directory.
+
+    Args:
+        path: the run directory.
+        checkpoint: final (the one scored at the end of training), best, last, average or a step.
+        runtime_cfg: the device to use; by default CUDA when there is one.
+        layers: those of the encoder and of the decoder to keep; the others are left out.
+
+    Raises:
+        UserError: the directory holds no run, leads out of itself, or has a tokenizer or kept data that are
+            not those of the training; or the checkpoint is missing or damaged.
+    """
+    cfg, directory, checkpoint = load_run(str(path)), RunDirectory(Path(path)), str(checkpoint)
+    directory.verify()
+    directory.require_checkpoint()
+    device = runtime.prepare(runtime_cfg or RuntimeConfig())
+    tokenizer = Tokenizer.load(cfg.tokenizer, directory.path)
+    model = initial_model(cfg, tokenizer)
+    load_weights(model, directory, cfg, checkpoint)
+    if checkpoint == "final" and not directory.is_finished:
+        steps = f"step {directory.checkpoints.steps()[-1]} of {cfg.trainer.max_steps}"
+        found = identify_checkpoint(path)[0]
+        warn(f"the training of {path} is at {steps}; of its weights, those of checkpoint {found} are used")
+    merge(model, cfg.adapt)
+    if layers != (None, None):
+        cfg.model = cfg.model.keeping(*layers)
+        model.keep_layers(*layers)
+    return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
+
+
+def open_runs(cfg: RunConfig) -> Run:
+    """Load the run that `cfg` names, or several as one `Run`: see `ensemble_of`."""
+    pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
+    layers = cfg.encoder_layers, cfg.decoder_layers
+    runs = [open_run(run, checkpoint, cfg.runtime, layers) for run, checkpoint in pairs]
+    run = runs[0] if len(runs) == 1 else ensemble_of(runs, cfg.ensemble)
+    if cfg.ensemble.lm is None:
+        return run
+    if getattr(cfg.decoding, "cuda_graphs", False):
+        raise UserError("ensemble.lm is searched with without CUDA graphs; set decoding.cuda_graphs=false")
+    return fusion_of(run, open_run(cfg.ensemble.lm, runtime_cfg=cfg.runtime), cfg.ensemble.lm_weight)
+
+
+def fusion_of(run: Run, language_model: Run, weight: float) -> Run:
+    """Return a run that translates together with a language model: see `nmt.models.fusion`.
+
+    Raises:
+        UserError: a run has another task, or they have different tokenizers.
+    """
+    run.require_task(Task.translation)
+    language_model.require_task(Task.language_model)
+    if run.tokenizer.fingerprint != language_model.tokenizer.fingerprint:
+        raise UserError(
+            f"ensemble.lm={language_model.path} has another tokenizer than {run.path}; train one with "
+            f"nmt train task=language_model model=gpt init={run.path} init.weights=[] data=..."
+        )
+    model = Fusion(run.model, language_model.model, weight).eval()
+    return dataclasses.replace(run, model=model)
+
+
+def ensemble_of(runs: Sequence[Run], cfg: EnsembleConfig | None = None) -> Run:
+    """Return several opened runs as one, whose config, tokenizer and directory are those of the first.
+
+    Raises:
+        UserError: the runs have other vocabularies, languages or tasks, or `cfg` another number of weights;
+            or the mean of the weights is asked for of models that differ in their names and shapes.
+    """
+    if not runs:
+        raise UserError("an ensemble needs at least one run, but there is none")
+    cfg, named = cfg or EnsembleConfig(), [(run.directory.path, run) for run in runs]
+    require_agreement(named)
+    models = [run.model for run in runs]
+    if cfg.mean is not Mean.weights:
+        return dataclasses.replace(runs[0], model=Ensemble(models, cfg).eval())
+    require_equal_shapes(named)
+    return dataclasses.replace(runs[0], model=mean_of_weights(models, cfg.normalised(len(runs))).eval())
