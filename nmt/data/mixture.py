@@ -48,6 +48,11 @@ def split_tag(line: str) -> tuple[str, str]:
     return (tag[0], line[tag.end() + 1 :]) if tag and is_tagged else ("", line)
 
 
+def language_of(tag: str) -> str:
+    """Return the language that a tag asks for: de of <2de>."""
+    return tag.removeprefix("<2").removesuffix(">")
+
+
 def untagged(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines without the tag of a target language in front, such as `<2de>`."""
     return (split_tag(line)[1] for line in lines)

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from nmt.data.batching import Batch
 from nmt.data.documents import current_of_each
-from nmt.data.mixture import without_front
+from nmt.data.mixture import language_of, split_tag, without_front
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.forcing import ROWS_AT_ONCE
-from nmt.decoding.metrics import METRICS, ScoredText, require_computable
+from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, require_computable
 from nmt.decoding.requests import Request
 from nmt.decoding.segments import translated_behind_context
 from nmt.decoding.translate import Translation, evaluating, translate
@@ -42,6 +42,8 @@ class Scores:
     """The scored translations, one line per source line."""
     notes: list[str] = field(default_factory=list)
     """What is shown beside each of them, such as a probability."""
+    by_language: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Those of sacreBLEU, by target language and metric name, where sources ask for several languages."""
     details: dict[str, Any] = field(default_factory=dict)
     """Scores by label and the confusion matrix; see `nmt.decoding.label_scores.details_of`."""
 
@@ -64,7 +66,9 @@ def evaluate_text(
     Scores are those of the sentences themselves, without context; `context_target` tells whether the model
     translates the context, too.
     """
-    require_computable(metrics, tgt_lang, scoring or ScoringConfig())
+    asked = languages_asked_for(text.src)
+    for language in dict.fromkeys((tgt_lang, *asked)):
+        require_computable(metrics, language, scoring or ScoringConfig())
 
     def translated(lines: Sequence[Request], places: Sequence[int]) -> list[Translation]:
         numbers = [place + 1 for place in places]
@@ -78,12 +82,28 @@ def evaluate_text(
         translations = translated(requests, range(len(requests)))
     hyps = [translation.text for translation in translations]
     if not world.is_main:  # rank 0 scores for all: a metric may be a model, and take memory and threads
-        return Scores(*world.broadcast(({}, {})), hyps)
+        found: dict[str, Any] = world.broadcast({})
+        return Scores(hypotheses=hyps, **found)
     sources, refs = current_of_each(list(without_front(text.src))), current_of_each(text.tgt)
     more = list(map(current_of_each, text.references))
     scores = score_text(sources, hyps, refs, metrics, tgt_lang=tgt_lang, more_refs=more, scoring=scoring)
-    world.broadcast((scores.values, scores.signatures))
+    columns, of_sacrebleu = (sources, hyps, refs, *more), [name for name in metrics if name in SCORERS]
+    for language, rows in asked.items() if len(asked) > 1 and of_sacrebleu else ():
+        src, hyp, ref, *others = ([column[row] for row in rows] for column in columns)
+        own = score_text(src, hyp, ref, of_sacrebleu, tgt_lang=language, more_refs=others, scoring=scoring)
+        scores.by_language[language] = own.values
+    kept = "values", "signatures", "by_language"
+    world.broadcast({name: getattr(scores, name) for name in kept})
     return scores
+
+
+def languages_asked_for(lines: Iterable[str]) -> dict[str, list[int]]:
+    """Return the numbers of the lines that have the tag of a target language in front, by language."""
+    found = dict[str, list[int]]()
+    for number, line in enumerate(lines):
+        if tag := split_tag(line)[0]:
+            found.setdefault(language_of(tag), []).append(number)
+    return found
 
 
 def _silent(message: str) -> None:

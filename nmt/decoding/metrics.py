@@ -8,7 +8,7 @@ sacreBLEU is imported when a score is computed: composing a config needs the nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -250,6 +250,11 @@ def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
     labels = {name: metric.label for name, metric in METRICS.items()}
     labels |= {"perplexity": "perplexity", "token_accuracy": "token accuracy"}
     return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]
+
+
+def language_lines(scores: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a line with the scores of each target language."""
+    yield from (score_line(f"  into {language}", values) for language, values in scores.items())
 
 
 def score_line(name: str, values: Mapping[str, float | str]) -> str:

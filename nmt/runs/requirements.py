@@ -31,7 +31,7 @@ def require_all(cfg: TrainConfig) -> None:
     """Raise one `UserError` with everything that the training, its metrics and its trackers lack here."""
     problems = Problems()
     data = [cfg.data, *set_configs(cfg.sets, cfg.data).values()]
-    languages = dict.fromkeys(one.scored_language for one in data)
+    languages = dict.fromkeys((*(one.scored_language for one in data), *cfg.data.tags))
     for language in languages if cfg.task is not Task.language_model else ():
         for name in cfg.metrics:
             with problems.gathered():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from nmt.data.streaming import closed
 from nmt.data.training_split import Examples, TrainingData
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import higher_is_better, score_line
+from nmt.decoding.metrics import higher_is_better, language_lines, score_line
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
@@ -349,6 +349,8 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
         if trained.world.is_main:
             write_lines(run.hypotheses / f"{split.value}.{cfg.data.tgt}", scores.hypotheses)
         results |= {split.value: scores.values, "signatures": scores.signatures}
+        if scores.by_language:
+            results.setdefault("languages", {})[split.value] = scores.by_language
         if scores.details:
             results.setdefault("details", {})[split.value] = scores.details
     if cfg.sets:
@@ -426,7 +428,7 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         f"run         {run.path}",
         f"weights     {weights}",
         *([f"parameters  {learnt:,} of {size:,} have learnt"] if size != learnt else []),
-        *(score_line(name, scores) for name, scores in scores_by_split(results).items()),
+        *_score_lines(results),
         *confusion_lines(results.get("details", {}).get(cfg.data.scored_split.value, {})),
         *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),
         f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
@@ -436,3 +438,10 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         f"  tensorboard --logdir {run.path.parent}",
     ]
     return "\n".join(lines)
+
+
+def _score_lines(results: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for the scores of each split, and for those of each target language of it."""
+    for name, scores in scores_by_split(results).items():
+        yield score_line(name, scores)
+        yield from language_lines(results.get("languages", {}).get(name, {}))

@@ -82,10 +82,10 @@ def validator(
         of_sets = sets.scores(search.decoding, cfg.metrics, search.num_pairs)
         with tracker.spared("hypotheses"):
             sets.write(of_sets, f"validation/step_{step:08d}")
+        named = {"": scores.values} | {f"{name}/": found.values for name, found in of_sets.items()}
+        named |= {f"into_{language}/": values for language, values in scores.by_language.items()}
         return {
-            f"valid/{name}{'/' if name else ''}{metric}": value
-            for name, found in {"": scores, **of_sets}.items()
-            for metric, value in found.values.items()
+            f"valid/{name}{key}": value for name, values in named.items() for key, value in values.items()
         }
 
     return validate

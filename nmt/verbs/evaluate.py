@@ -25,7 +25,7 @@ from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import correlations
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import score_line, sentence_chrf
+from nmt.decoding.metrics import language_lines, score_line, sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import digest_of_lines, write_json, write_lines
@@ -128,7 +128,7 @@ def _in_domain(opened: Run, part: Part, domain: str | None) -> Part:
 def _report(cfg: EvaluateConfig, opened: Run, part: Part, scores: Scores, seconds: float) -> None:
     """Print the scores of a corpus, and store them beside its translations."""
     print(score_line(part.label, scores.values), flush=True)
-    for line in confusion_lines(scores.details):
+    for line in (*language_lines(scores.by_language), *confusion_lines(scores.details)):
         print(line)
     for name, signature in scores.signatures.items():
         print(f"signature   {name}|{signature}")
@@ -196,6 +196,7 @@ def scored_fields(text: ParallelText, scores: Scores, file: str) -> dict[str, An
         "format": FORMAT,
         "scores": scores.values,
         "signatures": scores.signatures,
+        **({"languages": scores.by_language} if scores.by_language else {}),
         **({"details": scores.details} if scores.details else {}),
         "sentences": len(text),
         "num_references": 1 + len(text.references),

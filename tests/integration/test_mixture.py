@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from tests.integration.conftest import Command
 
@@ -83,6 +84,22 @@ def test_a_language_must_be_one_of_the_run(nmt: Command, trained: Path) -> None:
     assert "the run translates into de, fr; say which one with tgt=..." in done.stderr
     done = nmt("translate", f"run={trained}", "tgt=en", stdin="a dog sleeps\n")
     assert "tgt=en: the run translates into de, fr" in done.stderr
+
+
+def test_each_target_language_is_scored(nmt: Command, trained: Path) -> None:
+    results = json.loads((trained / "results.json").read_text())
+    hypotheses = (trained / "hypotheses" / "test.de").read_text().splitlines()
+    done = nmt("evaluate", f"run={trained}", "read_corpus=true")
+    assert results["languages"]["test"].keys() == TARGETS.keys()
+    for number, (language, lines) in enumerate(TARGETS.items()):
+        found, own = results["languages"]["test"][language], hypotheses[6 * number : 6 * number + 6]
+        references = [[*lines, LAST[language]]]
+        assert found["bleu"] == BLEU(trg_lang=language).corpus_score(own, references).score
+        assert f"  into {language}   BLEU {found['bleu']:.2f}  chrF {found['chrf']:.2f}" in done.stdout
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert any("valid/into_fr/chrf" in row for row in rows)
+    (record,) = (trained / "evaluations").glob("*.json")
+    assert json.loads(record.read_text())["languages"] == results["languages"]["test"]
 
 
 def test_one_corpus_is_scored_alone_and_so_are_files(
