@@ -10,6 +10,7 @@ filter has measured is read from the cache.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from nmt.data.filtering import EXAMPLES, Chain, blocks_of, filtered, line_of, shown
 from nmt.data.filters import Filter
 from nmt.data.measuring import Block, Measurement
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.pairs import ColumnsConfig, DataConfig, PairStream, ParallelText, Split
+from nmt.data.side_files import LANG, WILDCARD
 from nmt.errors import UserError
 from nmt.files import path_of, written_atomically
 from nmt.progress import told
@@ -88,18 +90,27 @@ def files_of(cfg: DataConfig, folder: Path) -> dict[str, FilteredFiles]:
     """Return the files of each corpus in `folder`, by its name.
 
     Raises:
-        UserError: one of the files is read.
+        UserError: data are read from one of the folders.
     """
     parts = cfg.parts(Split.train)
     found = {
         name: FilteredFiles(folder / name if len(parts) > 1 else folder, part) for name, part in parts.items()
     }
-    read = {path_of(place).absolute() for place in cfg.origins}
-    for files in found.values():
-        for path in (files.folder / KEPT, *files.kept, files.dropped):
-            if path.absolute() in read:
-                raise UserError(f"prepare.filtered={folder}: {path} is read as data; name another folder")
+    of_columns = [part for part in parts.values() if isinstance(part, ColumnsConfig)]
+    weights = [part.weights for part in of_columns if part.weights is not None]
+    for place in (*sorted(cfg.origins), *weights):
+        if any(_is_read(files.folder, place) for files in found.values()):
+            raise UserError(f"prepare.filtered={folder}: {place} is read from there; name another folder")
     return found
+
+
+def _is_read(folder: Path, place: str) -> bool:
+    """Return whether files in a folder may be among those that a path or pattern of the data means."""
+    parents = Path(os.path.abspath(path_of(place))).parts[:-1]
+    is_open = [bool(WILDCARD.search(part)) or LANG in part for part in parents]
+    first = Path(*parents[: is_open.index(True)] if any(is_open) else parents).resolve()
+    own = folder.resolve()
+    return own == first or (any(is_open) and first in own.parents)
 
 
 class _Table:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from nmt.data.pairs import DataConfig, PairStream, ParallelText
@@ -48,7 +48,7 @@ def split_tag(line: str) -> tuple[str, str]:
     return (tag[0], line[tag.end() + 1 :]) if tag and is_tagged else ("", line)
 
 
-def language_of(tag: str) -> str:
+def language_of_tag(tag: str) -> str:
     """Return the language that a tag asks for: de of <2de>."""
     return tag.removeprefix("<2").removesuffix(">")
 
@@ -78,11 +78,12 @@ def domain_of(line: str) -> str:
     return str(FRONT.match(line)[2])  # type: ignore[index]
 
 
-def in_domain(lines: Iterable[str], tag: str) -> Iterator[str]:
-    """Put the tag of a domain in front, behind that of a language; lines that have one keep theirs."""
+def in_domain(lines: Iterable[str], tag: str, known: Collection[str]) -> Iterator[str]:
+    """Put the tag of a domain in front, behind that of a language; lines that have a `known` one keep it."""
     for line in lines:
-        front, text = split_front(line)
-        yield line if domain_of(line) or not text.strip() else f"{front}{tag} {text}"
+        language = split_front(line)[0].removesuffix(own := domain_of(line))
+        text = line.removeprefix(language)
+        yield line if own.strip() in known or not text.strip() else f"{language}{tag} {text}"
 
 
 def require_domain(domain: str, data: DataConfig, where: str = "domain") -> None:

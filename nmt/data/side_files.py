@@ -76,7 +76,7 @@ def places_of(place: str, key: str, sides: tuple[str, ...] = ()) -> list[str]:
         return [place]
     ends = ["", *(kind.suffix for kind in COMPRESSIONS)]
     found = {
-        _with_language(file.removesuffix(end), pattern, side)
+        without_suffix(_with_language(file.removesuffix(end), pattern, side))  # which a pattern may end with
         for side, name in names.items()
         for end in ends
         for file in glob.glob(name + end)

@@ -133,6 +133,11 @@ class MixtureData(DataConfig):
         entries = self.corpora.items()
         return {name: float(entry["loss_weight"]) for name, entry in entries if "loss_weight" in entry}
 
+    def require_known(self, trained: DataConfig) -> None:
+        """Raise `UserError` where a model of `trained` knows a domain of the corpora not."""
+        for name, domain in self.domains.items():
+            mixture.require_domain(domain, trained, f"data.corpora.{name}.domain")
+
     @property
     def is_mixture(self) -> bool:
         """Always True."""
@@ -529,7 +534,8 @@ def modified(text: ParallelText, cfg: AugmentedData) -> ParallelText:
 
     found = Augmentation.of(cfg, cfg.scored_languages)(text, seed=0)
     if cfg.domain is not None:
-        found.src = list(mixture.in_domain(found.src, domain_tag(cfg.domain)))
+        known = {domain_tag(cfg.domain), *cfg.of.domain_tags.values()}
+        found.src = list(mixture.in_domain(found.src, domain_tag(cfg.domain), known))
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt.data.batching import Batch
 from nmt.data.documents import current_of_each
-from nmt.data.mixture import language_of, split_tag, without_front
+from nmt.data.mixture import language_of_tag, split_tag, without_front
 from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
@@ -102,7 +102,7 @@ def languages_asked_for(lines: Iterable[str]) -> dict[str, list[int]]:
     found = dict[str, list[int]]()
     for number, line in enumerate(lines):
         if tag := split_tag(line)[0]:
-            found.setdefault(language_of(tag), []).append(number)
+            found.setdefault(language_of_tag(tag), []).append(number)
     return found
 
 

@@ -427,7 +427,7 @@ class Run(TrainedModel):
         if self.cfg.data.context:
             several = (cast(Line, _in_context(line, self.cfg.data)) for line in several)
         if domains:
-            several = (cast(Line, _of_domain(line, domain)) for line in several)
+            several = (cast(Line, _of_domain(line, domain, self.cfg.data)) for line in several)
         return (cast(Line, _tagged(line, tags[tgt or known[0]])) for line in several) if tags else several
 
     def in_domain(self, domain: str | None, lines: Sequence[str]) -> list[str]:
@@ -439,7 +439,7 @@ class Run(TrainedModel):
         if domain is None:
             return list(lines)
         require_domain(domain, self.cfg.data)
-        return list(in_domain(lines, domain_tag(domain)))
+        return list(in_domain(lines, domain_tag(domain), self.cfg.data.domain_tags.values()))
 
     @property
     def knows_terms(self) -> bool:
@@ -572,13 +572,13 @@ def _in_context(line: str | Request, data: DataConfig) -> str | Request:
     return dataclasses.replace(line, src=composed(line.src, line.context, data), context=[])
 
 
-def _of_domain(line: str | Request, domain: str | None) -> str | Request:
+def _of_domain(line: str | Request, domain: str | None, data: DataConfig) -> str | Request:
     """Return a line with the tag of its domain, or of `domain`, in front of its source."""
     source, own = (line, "") if isinstance(line, str) else (line.src, line.domain)
     wanted = own or domain
     if not wanted:
         return line
-    (source,) = in_domain([source], domain_tag(wanted))
+    (source,) = in_domain([source], domain_tag(wanted), data.domain_tags.values())
     return source if isinstance(line, str) else dataclasses.replace(line, src=source, domain="")
 
 

@@ -99,6 +99,7 @@ def _parts(cfg: EvaluateConfig, opened: Run, *, named: bool) -> Iterator[Part]:
         yield Part(name.replace("/", "_"), testset, is_own, text)
     if not cfg.testsets:
         data = like_trained(cfg.data, trained.data)
+        data.require_known(trained.data)
         of_sets = data if named else of_sets
         text = evaluation_text(directory, trained, data, split, named=named or cfg.read_corpus)
         text = text if data.tags else _tagged(opened, data, text)  # of another corpus than the run's

@@ -167,6 +167,7 @@ def test_a_domain_is_told_wherever_the_model_reads_a_source(two_languages: Mixtu
         ("<2de> <domain:law> a", "<2de> <domain:law> ", "<2de> <domain:law> a"),
         ("<domain:law> a <domain:x> b", "<domain:law> ", "<domain:law> a <domain:x> b"),
         ("<domain:Law> a", "", "<domain:med> <domain:Law> a"),
+        ("<2de> <domain:xx> a", "<2de> <domain:xx> ", "<2de> <domain:med> <domain:xx> a"),
         ("<b> <2de> a", "", "<domain:med> <b> <2de> a"),
         (" ", "", " "),
         ("", "", ""),
@@ -174,7 +175,7 @@ def test_a_domain_is_told_wherever_the_model_reads_a_source(two_languages: Mixtu
 )
 def test_tags_in_front_are_told_from_text(line: str, front: str, in_med: str) -> None:
     assert split_front(line) == (front, line.removeprefix(front))
-    assert list(in_domain([line], "<domain:med>")) == [in_med]
+    assert list(in_domain([line], "<domain:med>", {"<domain:med>", "<domain:law>"})) == [in_med]
 
 
 def test_only_some_corpora_are_scored(two_languages: MixtureData) -> None:

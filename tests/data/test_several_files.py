@@ -44,6 +44,7 @@ def pairs(cfg: FilesData | MixtureData) -> str:
         ("part-*", "abcd"),
         ("{lang}/../part-[0-9].{lang}", None),
         ("part-?.{lang}", "abcd"),
+        ("{lang}/*", "gh"),
         ("*.jsonl", "f"),
         ("*.jsonl.gz", "f"),
         (["y.jsonl", "part-*"], "fabcd"),
@@ -53,6 +54,9 @@ def test_files_are_read_in_order(folder: Path, train: Any, expected: str | None)
     """Those of a pattern in the order of their names, compressed or not."""
     for language in ("en", "de"):
         (folder / language).mkdir()
+        for name in "gh":
+            text = name if language == "en" else name.upper()
+            (folder / language / f"{name}.gz").write_bytes(gzip.compress(f"{text}\n".encode()))
     named = [f"{folder}/{one}" for one in train] if isinstance(train, list) else f"{folder}/{train}"
     assert pairs(FilesData(train=named)) == (expected or "abcd")
     assert pairs(MixtureData(corpora={"a": {"train": named}})) == (expected or "abcd")

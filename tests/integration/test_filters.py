@@ -121,10 +121,12 @@ def test_what_is_kept_and_dropped_is_written(
     left = [i for i in range(62) if i not in dropped]
     assert lines[1] == [lines[0][i] for i in left]
     assert Path("clean/kept.weights").read_text().splitlines() == [str(1 + i / 7) for i in left]
-    again = ["data.train=clean/kept", "data.weights=clean/kept.weights"]
-    assert main([*command, *again]) == 2
-    assert "prepare.filtered=clean: clean/kept is read as data; name another" in capsys.readouterr().err
-    assert main([*command[:-1], *again]) == 0
+    for place in ("clean/kept", "clean/k*", "cl?an/kept", "clean/kept.{lang}", "x/../clean/kept", "*/kept"):
+        assert main([*command, f"data.train='{place}'"]) == 2
+        assert f"prepare.filtered=clean: {place} is read from there; name" in capsys.readouterr().err
+    assert main([*command, "data.weights=clean/kept.weights"]) == 2
+    assert "clean/kept.weights is read from there" in capsys.readouterr().err
+    assert main([*command[:-1], "data.train=clean/kept", "data.weights=clean/kept.weights"]) == 0
     assert "training data: 39 pairs read, 39 kept\n" in capsys.readouterr().err
 
 

@@ -118,6 +118,10 @@ def test_the_command_line_asks_for_domains(
         assert hyps.read_text().splitlines() == texts(run, ["ab ba", "cd"], domain)
     assert main(["evaluate", *where, f"sets={{a: {{test: {place}, domain: x}}}}"]) == 2
     assert f"sets.a.domain=x: {KNOWN}" in capsys.readouterr().err
+    corpora = f"data.corpora={{a: {{train: {place}, test: {place}, domain: x}}}}"
+    languages = ["data=mixture", "data.src=en", "data.tgt=fr", "data.target_tags=true"]
+    assert main(["evaluate", *where[:1], *languages, corpora]) == 2
+    assert f"data.corpora.a.domain=x: {KNOWN}" in capsys.readouterr().err
 
 
 def test_what_the_run_does_not_know_is_refused(tmp_path: Path) -> None:
