@@ -83,7 +83,8 @@ def entries_of(names: Sequence[str], split: str, warn: Log) -> list[Entry]:
     named = dict(zip(runs, _short(runs), strict=True))
     entries = dict[Path, Entry]()
     for path, record in runs.items():
-        file = path if path.is_file() else _file_of(record, split)
+        own = path if path.is_relative_to(record.path) else path.absolute()
+        file = own if path.is_file() else _file_of(record, split)
         labels = record.config.get("task") == "classification"
         entries[path] = entry = Entry(named[path], record, file, has_labels=labels)
         _read(entry, record, split)
@@ -184,7 +185,8 @@ def _run_of(path: Path) -> Path:
     """Return the run that a file of translations belongs to; the path itself where it is in none."""
     if not path.is_file():
         return path
-    folders = [up.parent for up in path.absolute().parents if up.name == "hypotheses"]
+    above = [*path.parents, *path.absolute().parents]  # as it is typed, if that leads to the run
+    folders = [up.parent for up in above if up.name == "hypotheses"]
     return next((run for run in folders if _is_run(run)), path)
 
 

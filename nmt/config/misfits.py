@@ -26,6 +26,7 @@ from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, set_configs
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.metrics import SCORERS, of_another_task
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
@@ -171,14 +172,29 @@ def _misfits_of_labels(cfg: TrainConfig) -> Iterator[str]:
 
 
 def _misfits_of_validations(cfg: TrainConfig) -> Iterator[str]:
+    for language in cfg.data.tags:
+        if f"into_{language}" in cfg.sets:
+            yield f"sets.into_{language} has the name of the scores into {language}; give it another"
     given = {"validation_decoding": cfg.validation_decoding, "num_validation_pairs": cfg.num_validation_pairs}
     if cfg.task is Task.language_model and (keys := [key for key, value in given.items() if value]):
         yield f"{' and '.join(keys)} are for translations, and task=language_model has none; leave them out"
         return
     problems = Problems()
     with problems.gathered():
-        search_of_validations(cfg)
+        search = search_of_validations(cfg)
+        if search != cfg.decoding:
+            problems.extend(_misfits_of_search(cfg, search, "validation_decoding"))
     yield from problems
+
+
+def _misfits_of_search(cfg: TrainConfig, search: DecodingConfig, part: str) -> Iterator[str]:
+    if getattr(search, "coverage_penalty", 0.0) and not cfg.model.attends_to_source:
+        yield (
+            f"{part}.coverage_penalty needs a model that attends to the source, but "
+            f"model.name={cfg.model.name} has no attention; leave it out"
+        )
+    for key in search.narrowed_by if cfg.task is not Task.translation else ():
+        yield f"{part}.{key} is for task=translation; leave it out"
 
 
 def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
@@ -188,13 +204,7 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
             f"task=language_model needs a model without a source, but model.name={cfg.model.name} has an "
             "encoder; choose model=gpt"
         )
-    if getattr(cfg.decoding, "coverage_penalty", 0.0) and not cfg.model.attends_to_source:
-        yield (
-            "decoding.coverage_penalty needs a model that attends to the source, but "
-            f"model.name={cfg.model.name} has no attention; leave it out"
-        )
-    for key in cfg.decoding.narrowed_by if cfg.task is not Task.translation else ():
-        yield f"decoding.{key} is for task=translation; leave it out"
+    yield from _misfits_of_search(cfg, cfg.decoding, "decoding")
     if cfg.task is Task.language_model and cfg.tokenizer.sampling_alpha:
         yield "tokenizer.sampling_alpha is for task=translation; set it to 0"
     if cfg.task is Task.language_model and any(

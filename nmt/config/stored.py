@@ -23,6 +23,7 @@ from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
+from nmt.config.spelling import spelled
 from nmt.containment import require_contained
 from nmt.decoding.metrics import default_best
 from nmt.errors import UserError, suggest
@@ -218,9 +219,10 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path, step
     if fixed:
         differing = [f"{key}: {old} -> {value}{_reason(key, stored, new, step)}" for key, old, value in fixed]
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *differing])
+        told = [key for key, old, _ in fixed if old]
         raise UserError(
             f"{lines}\nsay nmt train run={run_dir} alone to go on with the config there, give its values, or "
-            f"start a new run with another run=...{_hint([key for key, old, _ in fixed if old], step)}"
+            f"start a new run with another run=...{_hint(told, stored, step)}"
         )
     return difference(stored, new)
 
@@ -230,13 +232,15 @@ def matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(key, pattern) for pattern in patterns)
 
 
-def _hint(fixed: Sequence[str], step: int) -> str:
+def _hint(fixed: Sequence[str], stored: TrainConfig, step: int) -> str:
     """Return how to change from the next update on what cannot be changed for all of a run, if it can be."""
     names = {name: None for key in fixed for pattern, name in CHANGES.items() if fnmatch(key, pattern)}
     if not names or step == 0:
         return ""
     values = ", ".join([f"step: {step + 1}", *(f"{name}: ..." for name in names)])
-    return f"; from the next update on, 'trainer.changes=[{{{values}}}]' changes it"
+    kept = [spelled(change) for change in stored.trainer.changes or [] if change["step"] <= step]
+    changes = ", ".join([*kept, f"{{{values}}}"])
+    return f"; from the next update on, 'trainer.changes=[{changes}]' changes it"
 
 
 def _reason(key: str, stored: TrainConfig, new: TrainConfig, step: int) -> str:

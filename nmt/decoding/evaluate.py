@@ -7,7 +7,7 @@ mean the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,13 +60,14 @@ def evaluate_text(
     scoring: ScoringConfig | None = None,
     world: World = ALONE,
     context_target: bool = False,
+    languages: Collection[str] = (),
 ) -> Scores:
     """Translate `text.src` and score the result against `text.tgt`; the ranks of `world` share the work.
 
     Scores are those of the sentences themselves, without context; `context_target` tells whether the model
-    translates the context, too.
+    translates the context, too. Each of `languages`, which tags in front of sources ask for, has its own.
     """
-    asked = languages_asked_for(text.src)
+    asked = {name: rows for name, rows in languages_asked_for(text.src).items() if name in languages}
     for language in dict.fromkeys((tgt_lang, *asked)):
         require_computable(metrics, language, scoring or ScoringConfig())
 

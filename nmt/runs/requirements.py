@@ -31,7 +31,9 @@ def require_all(cfg: TrainConfig) -> None:
     """Raise one `UserError` with everything that the training, its metrics and its trackers lack here."""
     problems = Problems()
     data = [cfg.data, *set_configs(cfg.sets, cfg.data).values()]
-    languages = dict.fromkeys((*(one.scored_language for one in data), *cfg.data.tags))
+    parts = {**cfg.data.parts(Split.validation), **cfg.data.parts(Split.test)}.values()
+    each = [part.tgt for part in parts if cfg.data.tags]
+    languages = dict.fromkeys([*(one.scored_language for one in data), *each])
     for language in languages if cfg.task is not Task.language_model else ():
         for name in cfg.metrics:
             with problems.gathered():

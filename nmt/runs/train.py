@@ -444,4 +444,4 @@ def _score_lines(results: dict[str, Any]) -> Iterator[str]:
     """Yield a line for the scores of each split, and for those of each target language of it."""
     for name, scores in scores_by_split(results).items():
         yield score_line(name, scores)
-        yield from language_lines(results.get("languages", {}).get(name, {}))
+        yield from language_lines((results.get("languages") or {}).get(name, {}))

@@ -53,6 +53,7 @@ class TranslationTask(TaskCode):
             scoring=trained.cfg.scoring,
             world=trained.world,
             context_target=trained.cfg.data.context_target,
+            languages=trained.cfg.data.tags,
         )
 
     def show(

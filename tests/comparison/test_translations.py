@@ -242,6 +242,10 @@ def test_a_file_belongs_to_the_run_around_it_wherever_it_is_named_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, other = made_run(tmp_path / "a"), made_run(tmp_path / "b", references=BAD)
+    monkeypatch.chdir(tmp_path)
+    named, _ = entries_of(["a/hypotheses/validation.de", "b"], "validation", print)
+    assert named.record is not None
+    assert named.file == named.record.path / "hypotheses" / "validation.de"
     monkeypatch.chdir(other / "hypotheses")
     _, entry = entries_of([str(run), "validation.de"], "validation", print)
     assert "its references differ" in entry.problem

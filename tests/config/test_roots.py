@@ -250,6 +250,11 @@ def test_a_damaged_config_is_read_or_refused(
             "none; choose optimizer=adam or optimizer=adamw",
         ),
         (
+            ("model=rnn_plain", "validation_decoding.coverage_penalty=0.2"),
+            "validation_decoding.coverage_penalty needs a model that attends to the source, but "
+            "model.name=rnn has no attention; leave it out",
+        ),
+        (
             ("model=rnn_plain", "decoding.coverage_penalty=0.2"),
             "decoding.coverage_penalty needs a model that attends to the source, but model.name=rnn has no "
             "attention; leave it out",
@@ -602,10 +607,12 @@ def test_what_holds_from_an_update_on_may_change_until_that_update() -> None:
     for before, after, step in ((old, new, 101), (config(), old, 50), (old, config(), 50)):
         with pytest.raises(UserError, match=rf"up to update {step}, the newest checkpoint, must stay\)"):
             refuse_difference(before, after, Path("runs/a"), step)
-    other = config("model.dropout=0.3", "model.attention_dropout=0.1", "trainer.accumulate=2")
+    kept = f"trainer.changes=[{first}]"
+    begun = config("model.dropout=0.1", kept)
+    other = config("model.dropout=0.3", "model.attention_dropout=0.1", "trainer.accumulate=2", kept)
     with pytest.raises(UserError) as error:
-        refuse_difference(config("model.dropout=0.1"), other, Path("runs/a"), 100)
-    values = "{step: 101, dropout_factor: ..., accumulate: ...}"
+        refuse_difference(begun, other, Path("runs/a"), 100)
+    values = "{step: 50, accumulate: 2}, {step: 101, dropout_factor: ..., accumulate: ...}"
     assert str(error.value).endswith(f"from the next update on, 'trainer.changes=[{values}]' changes it")
 
 

@@ -26,6 +26,18 @@ def test_a_usual_training_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     require_all(config())
 
 
+def test_words_of_each_language_that_is_scored_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
+    one = f"train: {tmp_path}/x, validation: {tmp_path}/x"
+    corpora = f"data.corpora={{a: {{tgt: de, {one}}}, b: {{tgt: ja, {one}}}}}"
+    mixture = ["data=mixture", "data.target_tags=true", "data.scored_split=validation", corpora]
+    with pytest.raises(UserError, match="ja splits words by MeCab"):
+        require_all(config(*mixture))
+    require_all(config(*mixture, "data.scored=[a]"))
+
+
 def test_all_that_is_missing_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.extras.find_spec", lambda module: None)
     monkeypatch.delenv("NMT_COMET_PYTHON", raising=False)

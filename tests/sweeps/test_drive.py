@@ -29,6 +29,7 @@ from nmt.files import write_json
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.drive import sweep
 from nmt.sweeps.processes import Action
+from nmt.sweeps.records import scores_of
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
@@ -445,6 +446,13 @@ def test_trials_at_a_time_have_a_gpu_each_unless_they_name_one(
 
     assert sweep(planned(2, f"runtime.device={device}", "sweep.parallel=2"), train, report) == 0
     assert sorted({(tmp_path / name).read_text() for name in ("seed-1", "seed-2")}) == visible
+
+
+def test_parts_of_scores_are_no_splits() -> None:
+    """Scores of each language, or of each label, are nested deeper."""
+    of_languages = {"validation": {"de": {"bleu": 2.0}}}
+    results = {"validation": {"bleu": 1.0}, "languages": of_languages, "details": of_languages}
+    assert scores_of(results) == {"validation": {"bleu": 1.0}}
 
 
 def test_a_trial_keeps_its_name_and_its_scores_when_others_are_tried(
