@@ -71,15 +71,20 @@ class LowerCaseConfig(ModifierConfig):
 
 
 @dataclass(frozen=True)
-class TyposConfig(ModifierConfig):
-    """Slips of the keyboard in words of the source; the target stays as it is."""
+class WordNoiseConfig(ModifierConfig):
+    """The keys of the modifiers that change single words of the source; the target stays as it is."""
 
     words: float = 0.1
-    """Share of the words that get one; a sentence that is modified has one at least."""
+    """Share of the words that are changed, each by chance."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, self.key_prefix, "[0, 1]", "words")
+
+
+@dataclass(frozen=True)
+class TyposConfig(WordNoiseConfig):
+    """Slips of the keyboard in words of the source, in one at least; the target stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -104,18 +109,6 @@ class NoiseConfig(ModifierConfig):
             raise UserError(
                 f"{self.key_prefix}.characters must be characters to insert, but is {self.characters!r}"
             )
-
-
-@dataclass(frozen=True)
-class WordNoiseConfig(ModifierConfig):
-    """The keys of the modifiers that change source words by chance; the target stays as it is."""
-
-    words: float = 0.1
-    """Share of the words that are changed, each by chance."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within(self, self.key_prefix, "[0, 1]", "words")
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from nmt.data.mixture import require_domain
 from nmt.data.pairs import SEPARATOR
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
-from nmt.runs.opened import Run
 from nmt.serving.answers import Question
 from nmt.serving.batcher import Answer
-from nmt.serving.configs import ServingConfig
 from nmt.serving.task import Asked, ServedTask, TextRequest
 
 KEYS = ("batch_tokens", "max_source_tokens", "precision")
@@ -28,22 +26,18 @@ class ServedClassification(ServedTask[ClassificationRequest]):
 
     path, answers_name, does = "/classify", "predictions", "classifies texts"
 
-    def __init__(
-        self,
-        run: Run,
-        decoding: DecodingConfig,
-        tgt: str | None,
-        cfg: ServingConfig,
-        domain: str | None = None,
-    ):
-        super().__init__(run, decoding, tgt, cfg, domain)
-        if tgt is not None:
-            raise UserError(f"tgt={tgt}: {run.path} classifies texts, into no language; leave tgt out")
-        if domain is not None:
-            require_domain(domain, run.cfg.data)
-        self.is_of_pairs = SEPARATOR in run.cfg.data.symbols
+    def prepare(self) -> None:
+        """Refuse a language, which labels have none of, and tell whether a line is two texts."""
+        data = self.run.cfg.data
+        if self.tgt is not None:
+            raise UserError(
+                f"tgt={self.tgt}: {self.run.path} classifies texts, into no language; leave tgt out"
+            )
+        if self.domain is not None:
+            require_domain(self.domain, data)
+        self.is_of_pairs = SEPARATOR in data.symbols
         self.example = "a\ta" if self.is_of_pairs else "a"
-        self._question = Question(DecodingConfig(**{key: getattr(decoding, key) for key in KEYS}))
+        self._question = Question(DecodingConfig(**{key: getattr(self.decoding, key) for key in KEYS}))
 
     @classmethod
     def body(cls) -> type[ClassificationRequest]:

@@ -73,7 +73,13 @@ class ServedTask(ABC, Generic[Body]):
         cfg: ServingConfig,
         domain: str | None = None,
     ):
+        """Keep what is served, and prepare it; raise `UserError` for what the run does not know."""
         self.run, self.decoding, self.tgt, self.domain, self.cfg = run, decoding, tgt, domain, cfg
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Check what is served before the first request is there, and make ready what answers need."""
 
     @classmethod
     @abstractmethod

@@ -19,7 +19,6 @@ from nmt.decoding.offers import NO_OFFERS, Offers, read_memory
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models.ensemble import Ensemble
-from nmt.runs.opened import Run
 from nmt.serving.answers import Question, answers
 from nmt.serving.batcher import Answer
 from nmt.serving.configs import ServingConfig
@@ -49,21 +48,15 @@ class ServedTranslation(ServedTask[TranslationRequest]):
 
     path, answers_name, does = "/translate", "translations", "translates"
 
-    def __init__(
-        self,
-        run: Run,
-        decoding: DecodingConfig,
-        tgt: str | None,
-        cfg: ServingConfig,
-        domain: str | None = None,
-    ):
-        super().__init__(run, decoding, tgt, cfg, domain)
-        run.asking_for(tgt, [], domain)  # an error is an error before the first request is there
-        self._offers, self._remembered = NO_OFFERS, tgt
+    def prepare(self) -> None:
+        """Read the translation memory, if any, and tell whether there is attention to show."""
+        run, cfg = self.run, self.cfg
+        run.asking_for(self.tgt, [], self.domain)
+        self._offers, self._remembered = NO_OFFERS, self.tgt
         if cfg.memory is not None:
-            memory = read_memory(cfg.memory, run.cfg.data, tgt)
+            memory = read_memory(cfg.memory, run.cfg.data, self.tgt)
             self._offers = Offers(memory=memory, least=cfg.memory_least)
-            self._remembered = tgt or run.cfg.data.languages[0][1]
+            self._remembered = self.tgt or run.cfg.data.languages[0][1]
         run.with_offers([], self._offers)
         is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
         self.has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
