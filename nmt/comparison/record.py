@@ -134,6 +134,8 @@ def read_run(path: Path) -> RunRecord:
     config = read_config(path / "config.yaml")
     results = _optional_json(path / "results.json")
     validations, last_step = _validations(path / "metrics.jsonl")
+    found = results.get("tuned_decoding")
+    config |= {f"decoding.{key}": value for key, value in (found if isinstance(found, dict) else {}).items()}
     splits = dict(_scores_of(results))
     checkpoint = _newest_checkpoint(path)
     progress = _progress(checkpoint)

@@ -19,6 +19,7 @@ from nmt.config.roots import (
     epoch_size,
     lengths_with_units,
     search_of_validations,
+    tried_values,
 )
 from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
@@ -184,6 +185,8 @@ def _misfits_of_validations(cfg: TrainConfig) -> Iterator[str]:
         search = search_of_validations(cfg)
         if search != cfg.decoding:
             problems.extend(_misfits_of_search(cfg, search, "validation_decoding"))
+    with problems.gathered():
+        tried_values(cfg)
     yield from problems
 
 

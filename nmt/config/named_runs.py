@@ -71,7 +71,7 @@ def _built_on(data: str, flags: argparse.Namespace) -> str:
 
 def _continued(run: str, typed: Sequence[str]) -> list[str]:
     """Return overrides for all of the config of `run` but what is `typed`, and say what data it reads."""
-    stored = load_run(run)
+    stored = load_run(run, tuned=False)
     data, usual = to_plain(stored.data), to_plain(type(stored.data))
     read = [f"data.{key}={spelled(data[key])}" for key in data if data[key] != usual[key] and key != "name"]
     tell(f"with the config of {run}: {' '.join([f'data={stored.data.name}', *read])}")

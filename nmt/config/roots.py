@@ -7,9 +7,12 @@ line, and no component ever sees a root config.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
@@ -40,6 +43,8 @@ from nmt.training.trainer_config import TrainerConfig
 
 LENGTHS = ("trainer", "schedule")
 """Parts with keys that may be typed in epochs or target tokens."""
+MOST_TRIED = 64
+"""Combinations of `tuned_decoding`: each is a search of the validation split."""
 NAMED_CHECKPOINTS = ("final", "best", "last", "average")
 
 
@@ -100,6 +105,10 @@ class RecipeConfig:
     num_validation_pairs: int | None = None
     """Pairs that a validation before the end translates, the first of each set; null: all. Its loss is that
     of all pairs."""
+    tuned_decoding: dict[str, Any] = field(default_factory=open_group)
+    """Values of keys of decoding to try on the validation split when the training ends, such as
+    {length_penalty_alpha: [0.6, 1.0, 1.4, 1.8]}; the search of the run gets those, of all combinations, that
+    are best by trainer.best_metric."""
     metrics: list[str] = field(default_factory=_auto_metrics)
     """Scores of a validation: bleu, spbleu, chrf, chrf++, ter or comet; of labels accuracy, macro_f1 or
     micro_f1. [auto] is [bleu, chrf], and all three of labels."""
@@ -118,6 +127,7 @@ class RecipeConfig:
         at_least(self, "", 1, "num_validation_pairs")
         self.sets = self.sets or {}  # sets=null takes back those of an experiment
         self.validation_decoding = self.validation_decoding or {}
+        self.tuned_decoding = self.tuned_decoding or {}
         if isinstance(self.data, DataConfig):
             set_configs(self.sets, self.data)
         if self.task is Task.classification:
@@ -382,6 +392,11 @@ def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingCo
     return found
 
 
+def with_decoding(cfg: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+    """Return `cfg` with other values of keys of `decoding`: see `search_with`."""
+    return dataclasses.replace(cfg, decoding=search_with(cfg.decoding, values))
+
+
 def search_of_validations(cfg: RecipeConfig) -> DecodingConfig:
     """Return the search of the validations before the end: `decoding` with `validation_decoding`.
 
@@ -397,10 +412,41 @@ def search_of_validations(cfg: RecipeConfig) -> DecodingConfig:
             f"{cfg.decoding.strategy}, with other values of its keys; "
             "that of mbr is greedy with {num_samples: 0, beam_size: 1}"
         )
-    try:
+    with _about(key):
         return search_with(cfg.decoding, given)
+
+
+@contextlib.contextmanager
+def _about(key: str) -> Iterator[None]:
+    """Begin the problems of a `UserError` of the block with `key`."""
+    try:
+        yield
     except UserError as error:
         raise UserError(*(f"{key}: {problem}" for problem in error.problems)) from error
+
+
+def tried_values(cfg: RecipeConfig) -> list[dict[str, Any]]:
+    """Return the values of keys of `decoding` that are tried when the training ends: all combinations.
+
+    Raises:
+        UserError: the values of a key are no list, a key is unknown, a value is not what the search takes, or
+            there are too many combinations.
+    """
+    key, given = "tuned_decoding", cfg.tuned_decoding
+    if not isinstance(given, Mapping) or not all(isinstance(one, list) and one for one in given.values()):
+        raise UserError(
+            f"{key} must be a group of keys with a list of values each, such as "
+            f"{{length_penalty_alpha: [0.6, 1.0, 1.4]}}, but is {given!r}"
+        )
+    if (number := math.prod(map(len, given.values()))) > MOST_TRIED:
+        raise UserError(f"{key} has {number:,} combinations, and {MOST_TRIED} are the most; leave some out")
+    found = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
+    problems = Problems()
+    for values in found:
+        with problems.gathered(), _about(f"{key} (null tries nothing)"):
+            search_with(cfg.decoding, values)
+    problems.refuse()
+    return found
 
 
 def with_batch_tokens(cfg: TrainConfig, number: int | None) -> TrainConfig:

@@ -22,12 +22,12 @@ from omegaconf import Container, DictConfig, OmegaConf
 from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
-from nmt.config.roots import TrainConfig, decay_follows_limit, to_config
+from nmt.config.roots import TrainConfig, decay_follows_limit, to_config, with_decoding
 from nmt.config.spelling import spelled
 from nmt.containment import require_contained
 from nmt.decoding.metrics import default_best
 from nmt.errors import UserError, suggest
-from nmt.files import OUTPUTS, write_atomically
+from nmt.files import OUTPUTS, read_json, write_atomically
 
 REPORTING = (
     "run",
@@ -41,6 +41,7 @@ REPORTING = (
     "decoding.*",
     "validation_decoding*",
     "num_validation_pairs",
+    "tuned_decoding*",
     "metrics",
     "scoring.*",
     "sets",
@@ -138,8 +139,11 @@ def _config(text: str) -> TrainConfig:
     return to_config(_typed(parsed(text)), TrainConfig)
 
 
-def load_run(run: str, key: str = "run") -> TrainConfig:
+def load_run(run: str, key: str = "run", *, tuned: bool = True) -> TrainConfig:
     """Return the config of the run directory `run`, which `key` names.
+
+    Its search is that which the end of the training has found, if `tuned_decoding` asked for one; without
+    `tuned`, it is that of the training.
 
     Raises:
         UserError: it is no run directory, leads out of itself, or has no config of this version.
@@ -150,7 +154,17 @@ def load_run(run: str, key: str = "run") -> TrainConfig:
     require_contained(path)
     if not (path / "config.yaml").is_file():
         raise UserError(f"{key}={run} is not a run directory: it has no config.yaml{known_runs(run)}")
-    return load_config(path / "config.yaml")
+    cfg = load_config(path / "config.yaml")
+    return with_tuned(cfg, path / "results.json") if tuned and cfg.tuned_decoding else cfg
+
+
+def with_tuned(cfg: TrainConfig, results: Path) -> TrainConfig:
+    """Return `cfg` with the values that `tuned_decoding` has found, if the file `results` has them."""
+    if not results.is_file():
+        return cfg
+    found = read_json(results, {"tuned_decoding": dict[str, Any] | None}).get("tuned_decoding") or {}
+    with named(results):
+        return with_decoding(cfg, found)
 
 
 def known_runs(wanted: str = "") -> str:

@@ -27,6 +27,7 @@ Knows files and models together; refuses to know the command line. The modules i
     objective_text      The text behind the ids of a training, for objectives.
     scored_sets         The named corpora that are scored beside the data of a run.
     validation          Validations before the end of a training: their search, their pairs, their scores.
+    tuning              The search of a run, tuned on the validation split when its training ends.
     train               A training: data, model, trainer and scores joined.
     stages              Folders of text that are made once, named by what they are made of.
     synthetic           Synthetic pairs: text, its translations, and the choice among them.

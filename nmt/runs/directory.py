@@ -75,6 +75,7 @@ RESULTS = {
     **dict.fromkeys(("test", "train"), dict[str, NUMBER] | None),
     "averaged_steps": list[int] | None,
     "compared": dict[str, NUMBER] | None,
+    "tuned_decoding": dict[str, Any] | None,
     "languages": dict[str, dict[str, dict[str, NUMBER]]] | None,
     "details": dict[str, dict[str, dict[str, dict[str, float]]]] | None,
     **dict.fromkeys(("parameters", "learnt_parameters"), int | None),

@@ -19,7 +19,7 @@ import torch
 
 from nmt import distributed, kernels, runtime
 from nmt.config.misfits import in_updates
-from nmt.config.roots import TrainConfig, with_batch_tokens, with_epoch_size
+from nmt.config.roots import TrainConfig, with_batch_tokens, with_decoding, with_epoch_size
 from nmt.config.stored import to_plain
 from nmt.data.pairs import Split
 from nmt.data.streaming import closed
@@ -44,6 +44,7 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
 from nmt.runs.teachers import keep_teachers, opener
 from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_is_missing
+from nmt.runs.tuning import named_values, tuned_values
 from nmt.runs.validation import (
     final_search,
     require_searches,
@@ -324,6 +325,7 @@ def build_trainer(
 def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, log: Log) -> dict[str, Any]:
     """Score the final weights on validation and `data.scored_split`; return the content of results.json.
 
+    The search is the one that `tuned_decoding` finds for them, if it tries any.
     These are the average that `trainer.average` asks for, unless the best checkpoint validates better.
     """
     cfg, store = trained.cfg, run.checkpoints
@@ -343,6 +345,10 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
     load_weights(trained.model, run, cfg, "final")
     if trained.world.is_main and (old := run.forget_evaluations(identify_checkpoint(run.path)[1])):
         log(f"evaluations of earlier weights are removed: {', '.join(old)}")
+    if found := tuned_values(trained, run, log):
+        results["tuned_decoding"], cfg = found, with_decoding(cfg, found)
+        of_average = of_average if cfg == trained.cfg else None
+        trained = replace(trained, cfg=cfg)
     for split in dict.fromkeys((Split.validation, cfg.data.scored_split)):
         scores = of_average if split is Split.validation else None
         scores = scores or scored(trained, run, split, final_search(cfg), log)
@@ -424,10 +430,12 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
     languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
     tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
     size, learnt = results.get("parameters"), results.get("learnt_parameters")  # earlier versions: none
+    tuned = results.get("tuned_decoding")
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",
         *([f"parameters  {learnt:,} of {size:,} have learnt"] if size != learnt else []),
+        *([f"search      {named_values(tuned)}, best on validation"] if tuned else []),
         *_score_lines(results),
         *confusion_lines(results.get("details", {}).get(cfg.data.scored_split.value, {})),
         *(f"signature   {name}|{signature}" for name, signature in results["signatures"].items()),

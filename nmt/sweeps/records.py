@@ -32,7 +32,7 @@ from nmt.files import step_records, write_atomically, write_json
 from nmt.runs.directory import scores_by_split
 
 SEED = "seed"
-NO_SCORES = ("signatures", "sets", "languages", "details", "compared")
+NO_SCORES = ("signatures", "sets", "languages", "details", "compared", "tuned_decoding")
 """Further objects in what a verb returns."""
 COSTS = ("seconds", "cpu_seconds", "gpu_seconds")
 """What attempts at a trial cost, of which `Outcome` and `Record` have a field each."""

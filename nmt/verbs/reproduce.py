@@ -52,7 +52,7 @@ def run(trial: Composed) -> dict[str, Any]:
     """
     cfg = trial.to_config(ReproduceConfig)
     then = Path(cfg.run)
-    stored = load_run(cfg.run)
+    stored = load_run(cfg.run, tuned=False)
     beside = then if then.name not in ("", "..") else then.resolve()
     now = Path(cfg.output) if cfg.output is not None else beside.with_name(f"{beside.name}-reproduced")
     record = read_run(then)

@@ -388,6 +388,24 @@ def test_a_damaged_config_is_read_or_refused(
         ),
         (("sets=1",), "sets must be a group of names, such as {news: {test: PATH}}, but is 1"),
         (
+            ("tuned_decoding={beam_sizes: [1, 2]}",),
+            "tuned_decoding (null tries nothing): unknown key decoding.beam_sizes; "
+            "did you mean decoding.beam_size?",
+        ),
+        (
+            ("tuned_decoding={beam_size: [5, 0]}",),
+            "tuned_decoding (null tries nothing): decoding.beam_size must be at least 1, but is 0",
+        ),
+        (
+            ("tuned_decoding={length_penalty_alpha: 1.5}",),
+            "tuned_decoding must be a group of keys with a list of values each, such as "
+            "{length_penalty_alpha: [0.6, 1.0, 1.4]}, but is {'length_penalty_alpha': 1.5}",
+        ),
+        (
+            ("tuned_decoding={min_length: [0,1,2,3,4,5,6,7,8,9], max_length_offset: [1,2,3,4,5,6,7]}",),
+            "tuned_decoding has 70 combinations, and 64 are the most; leave some out",
+        ),
+        (
             ("validation_decoding=1",),
             "validation_decoding must be a group of keys, such as {beam_size: 1}, but is 1",
         ),
