@@ -36,8 +36,9 @@ async def ask(port: int, lines: Sequence[str]) -> Answer:
     begun = monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"text": list(lines)}).encode()
-    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
-    writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+    head = f"POST /translate HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
+    writer.write(head.encode() + body)
     answer = await reader.read()
     writer.close()
     header, _, content = answer.partition(b"\r\n\r\n")
@@ -98,6 +99,8 @@ def report(
     name: str, seconds: float, answers: Sequence[Answer], expected: Sequence[str], base: float
 ) -> None:
     """Print a row, and refuse answers that differ from those of `nmt translate`."""
+    refused = [answer.status for answer in answers if answer.status != 200]
+    assert not refused, f"{len(refused)} of {len(answers)} requests were refused, the first with {refused[0]}"
     texts = [text for answer in answers for text in answer.texts]
     assert texts == list(expected), (
         f"{sum(a != b for a, b in zip(texts, expected, strict=True))} lines differ"

@@ -432,7 +432,7 @@ def tried_values(cfg: RecipeConfig) -> list[dict[str, Any]]:
         UserError: the values of a key are no list, a key is unknown, a value is not what the search takes, or
             there are too many combinations.
     """
-    key, given = "tuned_decoding", cfg.tuned_decoding
+    key, given = "tuned_decoding", cast(object, cfg.tuned_decoding)  # any value that was typed
     if not isinstance(given, Mapping) or not all(isinstance(one, list) and one for one in given.values()):
         raise UserError(
             f"{key} must be a group of keys with a list of values each, such as "

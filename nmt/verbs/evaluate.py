@@ -20,7 +20,7 @@ from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain
 from nmt.data.pairs import DataConfig, ParallelText, Split
-from nmt.data.sources import like_trained, set_configs
+from nmt.data.sources import has_split, like_trained, set_configs
 from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import correlations
 from nmt.decoding.evaluate import Scores
@@ -109,6 +109,12 @@ def _parts(cfg: EvaluateConfig, opened: Run, *, named: bool) -> Iterator[Part]:
     given = {name: entry for name, entry in cfg.sets.items() if entry != trained.sets.get(name)}
     others = {name: entry for name, entry in cfg.sets.items() if name not in given}
     others = {} if named or cfg.testsets else others
+    for name, data in set_configs(given, of_sets).items():
+        if not has_split(data, split):
+            raise UserError(
+                f"sets.{name} has no {split.value} pairs, and data.scored_split={split.value} is scored; "
+                f"give it a key {split.value}, or set data.scored_split"
+            )
     for sets, data, trusted in ((others, trained.data, cfg.read_corpus), (given, of_sets, True)):
         for one in scored_sets(directory, trained, set_configs(sets, data), split, named=trusted):
             yield Part(f"{split.value}-{one.name}", one.data, own.get(one.name) == one.data, one.text)

@@ -164,6 +164,10 @@ def test_further_sets_are_scored_beside_data_that_is_named(
     (record,) = (one for one in records if one["set"] == "test-shouted")
     shouted = [line.upper() for line in SOURCES[::-1]]  # of the data that is named
     assert record["sha256"]["src"] == digest_of_lines(shouted)
+    other = sets.replace("test:", "validation:")
+    assert main(["evaluate", f"run={run}", *named, other]) == 2
+    told = "error: sets.more has no test pairs, and data.scored_split=test is scored; give it a key test, or"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
