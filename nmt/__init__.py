@@ -31,7 +31,7 @@ in import order, too; a test reads these lists and checks both:
     exchange/             Models of other programs as runs, and runs in the formats of other programs.
     comparison/           Runs side by side, by their files alone; no weights.
     doctor/               A look at the environment and at a corpus, before anyone trains on it.
-    serving/              A trained model behind HTTP, and a page to try it.
+    serving/              Trained models behind HTTP, and a page to try them.
     verbs/                One file a verb: wiring only.
     scripting             Training from Python.
     sweeps/               Many trials, each in a process of its own, and their table.

@@ -74,6 +74,26 @@ class Problems(list[str]):
             raise UserError(*self)
 
 
+class ProblemsOfSome(dict[str, list[str]]):
+    """What is wrong with several things of one kind: each problem, and the names of those that have it."""
+
+    @contextlib.contextmanager
+    def gathered(self, name: str) -> Iterator[None]:
+        """Take note of a `UserError` of the block, which is about `name`, and go on after the block."""
+        try:
+            yield
+        except UserError as error:
+            for problem in error.problems:
+                self.setdefault(problem, []).append(name)
+
+    def refuse(self, total: int) -> None:
+        """Raise one `UserError` with each problem, and with its names unless all of `total` have it."""
+        Problems(
+            problem if len(names) == total else f"{first_of(names, 3)}: {problem}"
+            for problem, names in self.items()
+        ).refuse()
+
+
 def in_one_line(message: str) -> str:
     """Return a message of several lines as one, in which semicolons part them."""
     lines = [" ".join(line.split()).removeprefix("- ") for line in message.splitlines()]

@@ -5,7 +5,8 @@ Hydra composes, and nothing else: training runs outside of Hydra. Nothing is ins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 from omegaconf import DictConfig
 
@@ -13,7 +14,7 @@ from nmt.config import help
 from nmt.config.blame import is_about, refuse_all
 from nmt.config.composed import Composed
 from nmt.config.explain import explained, is_missing, is_of_lack
-from nmt.config.named_runs import implied, stored_config
+from nmt.config.named_runs import commands_of_models, implied, stored_config
 from nmt.config.overrides import (
     Arguments,
     as_lines,
@@ -24,7 +25,7 @@ from nmt.config.overrides import (
 )
 from nmt.config.schemas import set_up
 from nmt.config.verb import Verb
-from nmt.errors import Problems
+from nmt.errors import Problems, ProblemsOfSome
 
 
 def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
@@ -35,8 +36,10 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     """
     read = Arguments.read(verb, argv)
     flags, problems = read.flags, read.problems
+    if not flags.help and (commands := commands_of_models(verb, argv, read.overrides)):
+        return _composed_each(verb, commands)
     stored = None
-    if verb.run_key and verb.run_key not in read.refused:
+    if verb.run_key and not {verb.run_key, verb.models or verb.run_key} & read.refused:
         with problems.gathered():
             stored = stored_config(verb, runs_of(read.overrides, verb.run_key), flags)
     if flags.help or flags.info is not None or (verb.run_key and stored is None):
@@ -72,6 +75,16 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             problems += [_as_called(verb, one) for one in wrong if not is_about(one, read.refused)]
             problems.refuse()
     return []
+
+
+def _composed_each(verb: Verb, commands: Mapping[str, Sequence[str]]) -> list[Composed]:
+    """Return the config of the first of several models, with those of all; none where they are only shown."""
+    made, wrong = dict[str, Composed](), ProblemsOfSome()
+    for name, argv in commands.items():
+        with wrong.gathered(f"{verb.models}.{name}"):
+            made.update((name, composed) for composed in compose(verb, argv))
+    wrong.refuse(len(commands))
+    return [dataclasses.replace(first, models=made) for first in [*made.values()][:1]]
 
 
 def _as_called(verb: Verb, problem: str) -> str:

@@ -39,6 +39,8 @@ class Composed:
     """The command that is the trial alone, after the verb."""
     folder: Path | None = None
     """Run directory of the trial, for a verb that trains."""
+    models: Mapping[str, Composed] = field(default_factory=dict)
+    """The config of each model that the command names by `Verb.models`, this one first; else empty."""
 
     @classmethod
     def of(cls, verb: Verb, lines: Sequence[str]) -> Composed:

@@ -1,16 +1,22 @@
-"""The runs that a command line names: their configs, and what a training takes over from one of them."""
+"""The runs that a command line names: their configs, what a training takes over from one of them, and models
+by name, each of which is a command of its own.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
 
 from nmt.config import small_data
+from nmt.config.explain import explained
 from nmt.config.overrides import choices, parse_overrides, runs_of
 from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
@@ -33,6 +39,58 @@ def stored_config(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) ->
             stored.append(load_run(run, key))
     problems.refuse()
     return stored[0] if stored else None
+
+
+def commands_of_models(
+    verb: Verb, argv: Sequence[str], overrides: Sequence[Override]
+) -> dict[str, list[str]]:
+    """Return the arguments of each model that `overrides` name, as if it were alone; none if none is named.
+
+    Raises:
+        UserError: a run is named besides, or a model has no run, a key that all share, or a name that is not
+            fit to be a label.
+    """
+    typed = [o for o in overrides if o.key_or_group.partition(".")[0] == verb.models]
+    if not verb.models or not typed:
+        return {}
+    value, example = typed[-1].value(), f"{verb.models}={{A: RUN, B: RUN}}"
+    if len(typed) > 1 or not isinstance(value, dict) or not value or typed[-1].key_or_group != verb.models:
+        raise UserError(f"{typed[-1].input_line!r}: write all models at once: {example}")
+    if runs_of(overrides, "run"):
+        raise UserError(f"run and {verb.models} exclude each other; name the run in {example}, too")
+    shared = [word for word in argv if not word.startswith(f"{verb.models}=")]
+    found, problems = dict[str, list[str]](), Problems()
+    with explained():
+        named = OmegaConf.to_container(OmegaConf.create({verb.models: value}), resolve=True)
+    for name, settings in cast(dict[str, Any], named)[verb.models].items():
+        with problems.gathered():
+            found[str(name)] = [*shared, *_settings_of_model(verb, str(name), settings)]
+    problems.refuse()
+    return found
+
+
+def _settings_of_model(verb: Verb, name: str, value: object) -> list[str]:
+    """Return the arguments that a model has for itself; `value` is a run, several, or a mapping of keys."""
+    key = f"{verb.models}.{name}"
+    if not re.fullmatch(r"[\w.+-]+", name):
+        raise UserError(f"{key}: the name of a model has letters, digits and . _ + - alone")
+    settings = value if isinstance(value, dict) else {"run": value}
+    if not settings.get("run"):
+        raise UserError(f"{key} has no run; write {key.replace('.', '={', 1)}: {{run: RUN, ...}}}}")
+    lines = dict(_flat(settings))
+    for one in lines:
+        if any(one == other or one.startswith(f"{other}.") for other in verb.common):
+            raise UserError(f"{key}: all models share {one}; set {one}=... beside {verb.models}={{...}}")
+    return [f"{one}={spelled(setting)}" for one, setting in lines.items()]
+
+
+def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the keys of mappings in mappings, with dots between, and their values."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list[str]:

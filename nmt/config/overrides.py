@@ -72,6 +72,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         parser.error("--resolve belongs to --cfg")
     if flags.multirun and verb.words:
         raise UserError(f"nmt {verb.name} starts no training, and is not swept; leave out -m")
+    if flags.multirun and verb.models and any(one.startswith(f"{verb.models}=") for one in arguments):
+        raise UserError(f"nmt {verb.name} {verb.models}=... is one command, and not swept; leave out -m")
     if flags.multirun and _reads_input(verb, flags.overrides):
         takes_files = {"input", "output"} <= {field.name for field in fields(verb.config_class())}
         files = ", or name files: input=... output=..." if takes_files else ""

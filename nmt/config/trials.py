@@ -43,7 +43,7 @@ from nmt.config.sweeps import (
     trial_names,
 )
 from nmt.config.verb import Verb
-from nmt.errors import Problems, UserError, first_of
+from nmt.errors import Problems, ProblemsOfSome, UserError
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Sweep:
 
     def _composed(self, rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[Composed]:
         """Compose and check each trial; raise `UserError` with all that is wrong with any of them."""
-        made, wrong = list[Composed](), dict[str, list[str]]()
+        made, wrong = list[Composed](), ProblemsOfSome()
         for run, group in itertools.groupby(
             sorted(zip(rows, names, strict=True), key=lambda one: one[0].get(self.verb.run_key, "")),
             key=lambda one: one[0].get(self.verb.run_key) or self.fixed.get(self.verb.run_key),
@@ -124,12 +124,9 @@ class Sweep:
             stored = stored_config(self.verb, runs_of(runs, key), self._flags) if key else None
             with set_up(self.verb, stored):
                 for values, name in group:
-                    try:
+                    with wrong.gathered(name):
                         made.append(self._checked(name, values))
-                    except UserError as error:
-                        for problem in error.problems:
-                            wrong.setdefault(problem, []).append(name)
-        Problems(_of_trials(wrong, len(rows))).refuse()
+        wrong.refuse(len(rows))
         return sorted(made, key=lambda trial: list(names).index(trial.name))
 
     def _checked(self, name: str, values: Mapping[str, str]) -> Composed:
@@ -150,14 +147,6 @@ class Sweep:
         return dataclasses.replace(
             found, name=name, values=dict(values), arguments=(*options, *arguments), folder=folder
         )
-
-
-def _of_trials(wrong: Mapping[str, Sequence[str]], total: int) -> list[str]:
-    """Return problems with the names of the trials that have them, unless all have."""
-    return [
-        problem if len(names) == total else f"{first_of(names, 3)}: {problem}"
-        for problem, names in wrong.items()
-    ]
 
 
 def plan(verb: Verb, argv: Sequence[str]) -> Sweep:

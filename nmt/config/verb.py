@@ -34,6 +34,10 @@ class Verb:
     """Whether run=DIR names a run whose config the verb starts from."""
     data_from: str = ""
     """Key that names runs, from the first of which a verb that opens none takes the data to start from."""
+    models: str = ""
+    """Key of several runs by names of the user's own, in place of `run`; each has a config of its own."""
+    common: tuple[str, ...] = ()
+    """Keys and parts that none of these models has for itself."""
     short: Mapping[str, str] = field(default_factory=dict)
     """Keys that stand for others, such as init for init.run."""
     mounts: Mapping[str, str] = field(default_factory=dict)

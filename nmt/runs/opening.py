@@ -61,17 +61,36 @@ def open_run(
     return Run(cfg, tokenizer, model.to(device).eval(), device, directory)
 
 
-def open_runs(cfg: RunConfig) -> Run:
-    """Load the run that `cfg` names, or several as one `Run`: see `ensemble_of`."""
+class OpenRuns:
+    """Runs that are open on one device; each is opened once, however often it is asked for."""
+
+    def __init__(self, cfg: RuntimeConfig):
+        self.cfg = cfg
+        self._runs = dict[tuple[Path, str, str], Run]()
+
+    def of(self, path: str, checkpoint: str = "final", layers: Layers = (None, None)) -> Run:
+        """Return a run as `open_run` does."""
+        key = Path(path).resolve(), checkpoint, repr(layers)
+        if key not in self._runs:
+            self._runs[key] = open_run(path, checkpoint, self.cfg, layers)
+        return self._runs[key]
+
+
+def open_runs(cfg: RunConfig, known: OpenRuns | None = None) -> Run:
+    """Load the run that `cfg` names, or several as one `Run`: see `ensemble_of`.
+
+    `known` has runs that need not be opened again, and the runtime of all.
+    """
+    known = known or OpenRuns(cfg.runtime)
     pairs = zip(cfg.runs, cfg.checkpoints, strict=True)
     layers = cfg.encoder_layers, cfg.decoder_layers
-    runs = [open_run(run, checkpoint, cfg.runtime, layers) for run, checkpoint in pairs]
+    runs = [known.of(run, checkpoint, layers) for run, checkpoint in pairs]
     run = runs[0] if len(runs) == 1 else ensemble_of(runs, cfg.ensemble)
     if cfg.ensemble.lm is None:
         return run
     if getattr(cfg.decoding, "cuda_graphs", False):
         raise UserError("ensemble.lm is searched with without CUDA graphs; set decoding.cuda_graphs=false")
-    return fusion_of(run, open_run(cfg.ensemble.lm, runtime_cfg=cfg.runtime), cfg.ensemble.lm_weight)
+    return fusion_of(run, known.of(cfg.ensemble.lm), cfg.ensemble.lm_weight)
 
 
 def fusion_of(run: Run, language_model: Run, weight: float) -> Run:

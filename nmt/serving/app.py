@@ -1,15 +1,16 @@
 """The endpoints of a server, and the page, which is page.html beside this module.
 
     POST /translate      or the path of another row of `nmt.serving.tasks`: answers to the lines of a request
-    GET /health          whether the server is ready, and what it serves
+    GET /models          the models that requests can name, the default first, and what each can do
+    GET /health          whether the server is ready, and its default model
     GET /metrics         counts for Prometheus
     GET /openapi.json    the description of all this
     GET /                the page
 
-Every error is JSON, {"error": TEXT}. The page and /health are for everyone; the rest asks for `serve.token`
-if there is one. A server for this machine alone answers only under the names of this machine, so that no
-site that a user visits can give it a name of its own and read its answers (DNS rebinding). Nothing is
-fetched from elsewhere: FastAPI's own pages, which would be, are switched off.
+Every error is JSON, {"error": TEXT}. The page, /models and /health are for everyone; the rest asks for
+`serve.token` if there is one. A server for this machine alone answers only under the names of this machine,
+so that no site that a user visits can give it a name of its own and read its answers (DNS rebinding). Nothing
+is fetched from elsewhere: FastAPI's own pages, which would be, are switched off.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import base64
 import dataclasses
 import hashlib
 import hmac
+import itertools
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -32,11 +35,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nmt import __version__
-from nmt.errors import UserError
+from nmt.errors import UserError, suggest
 from nmt.serving.answers import num_tokens
 from nmt.serving.batcher import Answer, Batcher, Refused
 from nmt.serving.configs import ServingConfig
-from nmt.serving.counters import Counters
+from nmt.serving.counters import Counters, exposition
 from nmt.serving.task import Asked, ServedTask, TextRequest, TooLarge
 from nmt.serving.tasks import SERVED
 
@@ -49,27 +52,37 @@ SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "
 
 
 @dataclasses.dataclass
-class Service:
-    """What the endpoints need: the run as it is served, the limits, and the queue."""
+class ServedModel:
+    """A model that requests can name: the run as it is served, with limits of its own, and its queue."""
 
+    name: str
     task: ServedTask[Any]
-    cfg: ServingConfig
     batcher: Batcher
     counters: Counters
 
     @property
-    def name(self) -> str:
-        """Name of the model: that of its run directory."""
-        return self.task.run.directory.path.resolve().name
+    def way(self) -> str:
+        """What the model does, and at which path."""
+        return f"{self.name} {self.task.does}: POST {self.task.path}"
 
-    async def answers(self, request: Request) -> list[Answer]:
-        """Return the answers to a request; raise `HTTPException` for one that gets none."""
-        body = parsed(await body_of(request, self.cfg), self.task.body())
-        require_lines(body.lines, self.cfg)
+    def described(self) -> dict[str, Any]:
+        """Return what clients are told of the model."""
+        task, limits = self.task, ("max_lines", "max_chars", "max_beam_size")
+        return {
+            "model": self.name,
+            "task": task.run.cfg.task.value,
+            "path": task.path,
+            **task.facts(),
+            "limits": {key: getattr(task.cfg, key) for key in limits},
+        }
+
+    async def answers(self, body: TextRequest, request: Request) -> list[Answer]:
+        """Return the answers to a request, whose `body` is read; raise `HTTPException` if it gets none."""
+        require_lines(body.lines, self.task.cfg)
         try:
             asked, tokens = await asyncio.to_thread(self._asked, body)  # others go on meanwhile
             queued = self.batcher.submit(asked.lines, tokens, asked.question)
-            found = await answered(queued.done, request, self.cfg.timeout_seconds)
+            found = await answered(queued.done, request, self.task.cfg.timeout_seconds)
             return asked.whole(found)
         except Refused as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
@@ -87,11 +100,50 @@ class Service:
         """
         asked = self.task.asked(body)
         tokens = num_tokens(self.task.run, asked.lines, asked.question, asked.numbers)
-        if sum(tokens) > self.cfg.queue_tokens:
-            raise TooLarge(
-                f"the lines have {sum(tokens):,} tokens, but at most {self.cfg.queue_tokens:,} may wait"
-            )
+        most = self.task.cfg.queue_tokens
+        if sum(tokens) > most:
+            raise TooLarge(f"the lines have {sum(tokens):,} tokens, but at most {most:,} may wait")
         return asked, tokens
+
+
+@dataclasses.dataclass
+class Service:
+    """What the endpoints need: the models, of which the first is the default, and the limits of all."""
+
+    cfg: ServingConfig
+    models: Sequence[ServedModel]
+    counters: Counters
+    """Counts of requests that are refused before it is known which model they are for."""
+
+    @property
+    def paths(self) -> set[str]:
+        """The paths at which the models answer."""
+        return {one.task.path for one in self.models}
+
+    def model_for(self, path: str, name: str | None) -> ServedModel:
+        """Return the model of that name, or the first that answers at `path`, where one does.
+
+        Raises:
+            HTTPException: there is none of that name, or it answers elsewhere.
+        """
+        if name is None:
+            return next(one for one in self.models if one.task.path == path)
+        named = {one.name: one for one in self.models}
+        if name not in named:
+            raise HTTPException(
+                422, f"model: there is no {name!r}; the models are {', '.join(named)}{suggest(name, named)}"
+            )
+        if named[name].task.path != path:
+            raise HTTPException(404, named[name].way)
+        return named[name]
+
+    def metrics(self) -> str:
+        """Return the counts of the server and of all models in the text format of Prometheus."""
+        every = [one.counters for one in self.models]
+        refused = [] if self.counters in every else [self.counters]
+        samples = [one.request_samples() for one in (*refused, *every)]
+        samples += [one.counters.samples(one.batcher.queue) for one in self.models]
+        return exposition(itertools.chain.from_iterable(samples))
 
     def require_token(self, request: Request) -> None:
         """Raise `HTTPException` unless the request has the token of the server, or there is none."""
@@ -123,43 +175,17 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
         dependencies=[Depends(service.require_local_name)],
     )
-    counters, page = service.counters, PAGE.read_text(encoding="utf-8")
-    task = service.task
-    body = {"schema": task.body().model_json_schema()}
-    described = {"requestBody": {"required": True, "content": {"application/json": body}}}
-
+    page = PAGE.read_text(encoding="utf-8")
     _answer_errors(app, service)
-
-    @app.post(task.path, openapi_extra=described)
-    async def answer(request: Request) -> Response:
-        """Answer lines."""
-        begun = monotonic()
-        service.require_token(request)
-        found = await service.answers(request)
-        seconds = monotonic() - begun
-        counters.answered(200)
-        counters.request_seconds.observe(seconds)
-        told = {task.answers_name: found, "model": service.name, "seconds": round(seconds, 4)}
-        return JSONResponse(told, headers=SAFE)
-
-    async def point_the_way(request: Request) -> Response:
-        raise HTTPException(404, f"{service.name} {task.does}: POST {task.path}")
-
-    for path in {other.path for other in SERVED.values()} - {task.path}:
-        app.post(path, include_in_schema=False)(point_the_way)
-
-    @app.head("/health", include_in_schema=False)  # how load balancers ask
-    @app.get("/health")
-    async def health() -> Response:
-        """Tell whether the server is ready, and what it serves."""
-        return JSONResponse(described_service(service), headers=SAFE)
+    for task in SERVED.values():
+        _answer_lines(app, service, task)
+    _tell_of_models(app, service)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Return counts in the text format of Prometheus."""
         service.require_token(request)
-        text = counters.text(service.batcher.queue)
-        return PlainTextResponse(text, headers=SAFE, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.metrics(), headers=SAFE, media_type="text/plain; version=0.0.4")
 
     @app.get("/openapi.json", include_in_schema=False)
     async def describe(request: Request) -> Response:
@@ -174,13 +200,53 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
+def _answer_lines(app: FastAPI, service: Service, task: type[ServedTask[Any]]) -> None:
+    """Add the endpoint of a task, which points to that of the default model where no model has the task."""
+    kind = task.body()
+    body = {"schema": kind.model_json_schema()}
+    described = {"requestBody": {"required": True, "content": {"application/json": body}}}
+
+    @app.post(task.path, openapi_extra=described, include_in_schema=task.path in service.paths)
+    async def answer(request: Request) -> Response:
+        """Answer lines."""
+        begun = monotonic()
+        if task.path not in service.paths:
+            raise HTTPException(404, service.models[0].way)
+        service.require_token(request)
+        body = parsed(await body_of(request, service.cfg), kind)
+        model = service.model_for(task.path, body.model)
+        request.state.counters = model.counters
+        found = await model.answers(body, request)
+        seconds = monotonic() - begun
+        model.counters.answered(200)
+        model.counters.request_seconds.observe(seconds)
+        told = {task.answers_name: found, "model": model.name, "seconds": round(seconds, 4)}
+        return JSONResponse(told, headers=SAFE)
+
+
+def _tell_of_models(app: FastAPI, service: Service) -> None:
+    """Add the endpoints that say what is served."""
+
+    @app.get("/models")
+    async def models() -> Response:
+        """Tell which models requests can name, the default first, and what each can do."""
+        return JSONResponse({"models": [one.described() for one in service.models]}, headers=SAFE)
+
+    @app.head("/health", include_in_schema=False)  # how load balancers ask
+    @app.get("/health")
+    async def health() -> Response:
+        """Tell whether the server is ready, and what its default model is."""
+        told = {"status": "ready", "version": __version__, **service.models[0].described()}
+        return JSONResponse(told, headers=SAFE)
+
+
 def _answer_errors(app: FastAPI, service: Service) -> None:
-    """Have every error answered in JSON, and counted where it is one of the task."""
+    """Have every error answered in JSON, and counted where it is one of a task."""
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
-        if request.url.path == service.task.path:
-            service.counters.answered(error.status_code)
+        if request.url.path in service.paths:
+            getattr(request.state, "counters", service.counters).answered(error.status_code)
         told = error.detail.encode(errors="backslashreplace").decode()  # it may name half of a surrogate pair
         return JSONResponse({"error": told}, error.status_code, {**SAFE, **(error.headers or {})})
 
@@ -188,18 +254,6 @@ def _answer_errors(app: FastAPI, service: Service) -> None:
     async def fail(request: Request, _: Exception) -> Response:
         told = "the server has failed at this request; its log says why"
         return await refuse(request, HTTPException(500, told))
-
-
-def described_service(service: Service) -> dict[str, Any]:
-    """Return what /health tells."""
-    return {
-        "status": "ready",
-        "model": service.name,
-        "version": __version__,
-        "task": service.task.run.cfg.task.value,
-        **service.task.facts(),
-        "limits": {key: getattr(service.cfg, key) for key in ("max_lines", "max_chars", "max_beam_size")},
-    }
 
 
 def policy(page: str) -> str:

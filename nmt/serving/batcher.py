@@ -1,10 +1,11 @@
 """Requests that wait, and the batches of one worker.
 
 The queue belongs to the event loop, so that nothing is locked; one thread owns the model and answers one
-batch after the other. A batch is what waits for the same search, nearest in length to the sentence whose
-turn it is, up to `decoding.batch_tokens`; nothing waits for a batch to become full. Requests take turns by
-their tokens (start-time fair queueing, Goyal et al. 1996): a line alone overtakes the rest of a long request.
-Knows no HTTP.
+batch after the other. Several models have a queue each and share the thread, in which they take turns batch
+by batch: no two compute at once, each with all cores of the processor. A batch is what waits for the same
+search, nearest in length to the sentence whose turn it is, up to `decoding.batch_tokens`; nothing waits for a
+batch to become full. Requests take turns by their tokens (start-time fair queueing, Goyal et al. 1996): a
+line alone overtakes the rest of a long request. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -60,32 +61,42 @@ class Waiting:
     """Tokens that are translated before its turn, by the clock of the queue."""
 
 
+class ModelThread:
+    """The thread in which models answer, one batch at a time; it first calls `begin`. A context manager."""
+
+    def __init__(self, begin: Callable[[], None] | None = None):
+        self.turn = asyncio.Lock()
+        """What the model has that is at work; the others get it in the order in which they came."""
+        self._executor = ThreadPoolExecutor(1, "model", initializer=begin)
+
+    def __enter__(self) -> ModelThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown()
+
+    def call(
+        self, worker: Worker, lines: Sequence[str], questions: Sequence[Question]
+    ) -> asyncio.Future[list[Answer]]:
+        """Call a worker in the thread."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, worker, lines, questions)
+
+
 class Batcher:
-    """The queue and its worker; a context manager of a running event loop.
+    """The queue and its worker, which is called in `thread`; a context manager of a running event loop."""
 
-    The worker is called in a thread of its own, which first calls `begin`.
-    """
-
-    def __init__(
-        self,
-        worker: Worker,
-        cfg: ServingConfig,
-        counters: Counters,
-        *,
-        begin: Callable[[], None] | None = None,
-    ):
+    def __init__(self, worker: Worker, cfg: ServingConfig, counters: Counters, thread: ModelThread):
         self.cfg = cfg
         self.counters = counters
         self.requests = set[PendingRequest]()
         """Those that wait or are being answered."""
-        self._worker = worker
+        self._worker, self._thread = worker, thread
         self._waiting: list[Waiting] = []
         self._running: list[Waiting] = []
         self._clock = 0.0
         self._seconds_per_token = 0.0
         self._closed = False
         self._changed = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "model", initializer=begin)
 
     async def __aenter__(self) -> Batcher:
         self._task = asyncio.create_task(self._work())
@@ -94,7 +105,6 @@ class Batcher:
     async def __aexit__(self, *_: object) -> None:
         self.close()
         await self._task
-        self._thread.shutdown()
 
     @property
     def queue(self) -> dict[str, int]:
@@ -149,20 +159,25 @@ class Batcher:
 
     async def _work(self) -> None:
         """Answer batch after batch until the queue is closed."""
-        loop = asyncio.get_running_loop()
         while not self._closed or self._waiting:
             if not self._waiting:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            batch = self._running = self._next_batch()
-            lines, questions = [one.line for one in batch], [one.request.question for one in batch]
-            begun = monotonic()
-            job = loop.run_in_executor(self._thread, self._worker, lines, questions)
-            await asyncio.wait([job])
-            self._running = []
-            self._count(batch, monotonic() - begun)
-            self._deliver(batch, job)
+            async with self._thread.turn:
+                if self._waiting:  # still: clients leave meanwhile
+                    await self._answer(self._next_batch())
+
+    async def _answer(self, batch: Sequence[Waiting]) -> None:
+        """Have the worker answer a batch."""
+        self._running = [*batch]
+        lines, questions = [one.line for one in batch], [one.request.question for one in batch]
+        begun = monotonic()
+        job = self._thread.call(self._worker, lines, questions)
+        await asyncio.wait([job])
+        self._running = []
+        self._count(batch, monotonic() - begun)
+        self._deliver(batch, job)
 
     def _next_batch(self) -> list[Waiting]:
         """Take the next batch out of the queue."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+Samples = Iterable[tuple[str, str]]
+"""Name and kind of a metric, as a line # TYPE has them, and a sample of it."""
 
 
 class Histogram:
@@ -22,20 +25,22 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def lines(self, name: str) -> Iterator[str]:
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         """Yield the samples in the text format."""
         total = 0
         for bound, count in zip([*self.bounds, "+Inf"], self.counts, strict=True):
             total += count
-            yield f'{name}_bucket{{le="{bound}"}} {total}'
-        yield f"{name}_sum {self.sum:.6f}"
-        yield f"{name}_count {total}"
+            yield _sample(f"{name}_bucket", {**labels, "le": str(bound)}, str(total))
+        yield _sample(f"{name}_sum", labels, f"{self.sum:.6f}")
+        yield _sample(f"{name}_count", labels, str(total))
 
 
 class Counters:
-    """What a server has done since its start."""
+    """What a model has done since the start of its server."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = "") -> None:
+        self.labels = {"model": model} if model else {}
+        """Labels of all samples: the name of the model, where there are several."""
         self.requests = dict[int, int]()
         """Requests to the path of the task by the status of their answer."""
         self.sentences = 0
@@ -49,15 +54,33 @@ class Counters:
         """Count a request by the status of its answer."""
         self.requests[status] = self.requests.get(status, 0) + 1
 
-    def text(self, queue: dict[str, int]) -> str:
-        """Return everything in the text format; `queue` has what waits now, by name."""
-        lines = ["# TYPE nmt_requests_total counter"]
-        lines += [f'nmt_requests_total{{code="{code}"}} {n}' for code, n in sorted(self.requests.items())]
+    def request_samples(self) -> Samples:
+        """Yield the samples of requests."""
+        for code, number in sorted(self.requests.items()):
+            labels = {**self.labels, "code": str(code)}
+            yield "nmt_requests_total counter", _sample("nmt_requests_total", labels, str(number))
+
+    def samples(self, queue: Mapping[str, int]) -> Samples:
+        """Yield all other samples; `queue` has what waits now, by name."""
         totals = {"sentences": self.sentences, "src_tokens": self.src_tokens}
         for name, value in totals.items():
-            lines += [f"# TYPE nmt_{name}_total counter", f"nmt_{name}_total {value}"]
+            yield f"nmt_{name}_total counter", _sample(f"nmt_{name}_total", self.labels, str(value))
         for name, value in queue.items():
-            lines += [f"# TYPE nmt_queue_{name} gauge", f"nmt_queue_{name} {value}"]
+            yield f"nmt_queue_{name} gauge", _sample(f"nmt_queue_{name}", self.labels, str(value))
         for name in ("request_seconds", "batch_sentences", "batch_seconds"):
-            lines += [f"# TYPE nmt_{name} histogram", *getattr(self, name).lines(f"nmt_{name}")]
-        return "\n".join(lines) + "\n"
+            for line in getattr(self, name).lines(f"nmt_{name}", self.labels):
+                yield f"nmt_{name} histogram", line
+
+
+def exposition(samples: Samples) -> str:
+    """Return samples in the text format, where those of a name stand together."""
+    found = dict[str, list[str]]()
+    for name, line in samples:
+        found.setdefault(name, []).append(line)
+    return "".join(f"{line}\n" for name, lines in found.items() for line in (f"# TYPE {name}", *lines))
+
+
+def _sample(name: str, labels: Mapping[str, str], value: str) -> str:
+    """Return a line of the text format; no label has a character that needs an escape."""
+    told = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    return f"{name}{{{told}}} {value}" if told else f"{name} {value}"

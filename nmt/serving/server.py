@@ -1,11 +1,11 @@
-"""A server from its start to a signal: uvicorn in the main thread, the model in another."""
+"""A server from its start to a signal: uvicorn in the main thread, the models in another."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,15 @@ import uvicorn
 
 from nmt.errors import Interrupted, UserError, warn
 from nmt.runtime import make_current
-from nmt.serving.app import LOOPBACK, Service, make_app
-from nmt.serving.batcher import Batcher
+from nmt.serving.app import LOOPBACK, ServedModel, Service, make_app
+from nmt.serving.batcher import Batcher, ModelThread
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
 from nmt.serving.task import ServedTask
 from nmt.signals import StopRequest
+
+Tasks = Mapping[str, ServedTask[Any]]
+"""The models of a server by their names, the default first; all on one device."""
 
 POLL_SECONDS = 0.1
 """Longest delay of the answer to a signal."""
@@ -33,31 +36,31 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(task: ServedTask[Any], grace: float) -> None:
+def serve(tasks: Tasks, cfg: ServingConfig, grace: float) -> None:
     """Serve until a signal; then answer what is being translated and refuse the rest.
 
     Raises:
         UserError: the address cannot be listened at.
         Interrupted: a signal has arrived.
     """
-    cfg = task.cfg
-    first = task.asked(task.body()(text=task.example))
-    task.answers(first.lines, [first.question])  # what is to fail, and to be made at first use
     with StopRequest(grace) as stop, stop.deferred(), listening(cfg) as listener:
-        counters = asyncio.run(serve_at(listener, task, cfg, stop))
+        count = asyncio.run(serve_at(listener, tasks, cfg, stop))
         assert stop.signal is not None
-        number, count = stop.signal, counters.requests.get(200, 0)
+        number = stop.signal
         raise Interrupted(number, f"stopped by {number.name}; requests answered: {count:,}")
 
 
-async def serve_at(
-    listener: socket.socket, task: ServedTask[Any], cfg: ServingConfig, stop: StopRequest
-) -> Counters:
-    """Serve at a bound socket until a signal; return what was done."""
-    counters = Counters()
-    begin = partial(make_current, task.run.device)
-    async with Batcher(task.answers, cfg, counters, begin=begin) as batcher:
-        service = Service(task, cfg, batcher, counters)
+async def serve_at(listener: socket.socket, tasks: Tasks, cfg: ServingConfig, stop: StopRequest) -> int:
+    """Serve at a bound socket until a signal; return how many requests were answered."""
+    device = next(iter(tasks.values())).run.device
+    async with contextlib.AsyncExitStack() as stack:
+        thread = stack.enter_context(ModelThread(partial(make_current, device)))
+        models = list[ServedModel]()
+        for name, task in tasks.items():
+            counters = Counters(name if len(tasks) > 1 else "")
+            batcher = Batcher(task.answers, task.cfg, counters, thread)
+            models.append(ServedModel(name, task, await stack.enter_async_context(batcher), counters))
+        service = Service(cfg, models, models[0].counters if len(models) == 1 else Counters())
         settings = uvicorn.Config(
             make_app(service), log_config=None, access_log=False, lifespan="off", server_header=False
         )
@@ -65,13 +68,14 @@ async def serve_at(
         serving = asyncio.create_task(server.serve([listener]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
-        print(f"serving     {task.run.directory.path} at {_address(listener)} (Ctrl-C stops)", flush=True)
+        print(f"serving     {_served(tasks)} at {_address(listener)} (Ctrl-C stops)", flush=True)
         while not stop.requested and not serving.done():
             await asyncio.sleep(POLL_SECONDS)
-        batcher.close()
+        for one in models:
+            one.batcher.close()
         server.should_exit = True
         await serving
-    return counters
+    return sum(one.counters.requests.get(200, 0) for one in models)
 
 
 @contextlib.contextmanager
@@ -92,6 +96,14 @@ def listening(cfg: ServingConfig) -> Iterator[socket.socket]:
         ) from error
     with listener:
         yield listener
+
+
+def _served(tasks: Tasks) -> str:
+    """Return what is served: the names of several models, or the directory of one."""
+    if len(tasks) > 1:
+        return ", ".join(tasks)
+    (task,) = tasks.values()
+    return str(task.run.directory.path)
 
 
 def _address(listener: socket.socket) -> str:

@@ -25,11 +25,14 @@ class TooLarge(UserError):
 
 
 class TextRequest(BaseModel):
-    """The body of a request: lines."""
+    """The body of a request: lines, and the model that is asked."""
 
     model_config = ConfigDict(extra="forbid")
 
     text: StrictStr | list[StrictStr] = Field(description="One line, or several.")
+    model: StrictStr | None = Field(
+        default=None, description="Name of the model; null: the first for such requests."
+    )
 
     @property
     def lines(self) -> list[str]:
@@ -100,4 +103,9 @@ class ServedTask(ABC, Generic[Body]):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return what /health tells of the task."""
+        """Return what /models tells of the task."""
+
+    def answer_example(self) -> None:
+        """Answer a line, so that what is to fail fails, and what is made at first use is there."""
+        asked = self.asked(self.body()(text=self.example))
+        self.answers(asked.lines, [asked.question])

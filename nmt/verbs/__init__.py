@@ -289,6 +289,16 @@ _ROWS = (
             "nmt serve run=outputs/mine serve.port=8080 runtime.device=cuda:1",
             "nmt serve run=outputs/mine serve.host=0.0.0.0 serve.token=SECRET",
             "nmt serve run=outputs/labels                   # a classifier: POST /classify",
+            "nmt serve 'models={en-de: outputs/a, de-en: [outputs/b,outputs/c]}'",
+        ),
+        models="models",
+        common=(
+            "runtime",
+            "serve.host",
+            "serve.port",
+            "serve.token",
+            "serve.max_body_bytes",
+            "serve.timeout_seconds",
         ),
     ),
     Verb(

@@ -242,6 +242,9 @@ class AttentionVerbConfig(ViewsConfig, TargetConfig):
 class ServeConfig(TargetConfig):
     """Answer requests over HTTP with a trained model; decoding and runtime start from those of the run."""
 
+    models: dict[str, Any] = field(default_factory=sources.open_group)
+    """Several models by names of your own, in place of run: {en-de: RUN, de-en: [A,B]}, the first of which is
+    the default. A mapping has keys of that model alone: {fast: {run: RUN, decoding.beam_size: 1}}."""
     serve: ServingConfig = field(default_factory=ServingConfig)
     """Address and limits of the server."""
 

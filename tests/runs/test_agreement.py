@@ -17,7 +17,7 @@ from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig, Mean
 from nmt.models.ensemble import Ensemble
 from nmt.runs.opened import Run
-from nmt.runs.opening import open_run, open_runs
+from nmt.runs.opening import OpenRuns, open_run, open_runs
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import RNN, WORDS, untrained
 
@@ -46,6 +46,16 @@ def refusal(*runs: Run, cfg: EnsembleConfig | None = None) -> str:
         .replace(f"{runs[-1].directory.path.parent}/", "")
         .replace(f"{runs[0].directory.path.parent}/", "")
     )
+
+
+def test_a_run_that_is_named_again_is_not_opened_again(folder: Path) -> None:
+    known, names = OpenRuns(CPU), [str(folder / "b" / ".." / "a"), str(folder / "b")]
+    alone = open_runs(RunConfig(run=str(folder / "a")), known)
+    both = open_runs(RunConfig(run=names), known)
+    assert isinstance(both.model, Ensemble)
+    assert both.model.members[0] is alone.model
+    assert open_runs(RunConfig(run=names[1]), known).model is both.model.members[1]
+    assert open_runs(RunConfig(run=names[1], checkpoint="7"), known).model is not both.model.members[1]
 
 
 def test_several_runs_are_opened_as_one(folder: Path) -> None:

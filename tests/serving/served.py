@@ -1,4 +1,4 @@
-"""A server of an untrained run in a thread of the test, and requests to it."""
+"""A server of untrained runs in a thread of the test, and requests to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any
@@ -51,12 +51,13 @@ class Client:
 
 
 @contextmanager
-def served(run: Run, tgt: str | None = None, **limits: Any) -> Iterator[Client]:
-    """Serve `run` at a free port while the block lasts."""
+def served(run: Run | Mapping[str, Run], tgt: str | None = None, **limits: Any) -> Iterator[Client]:
+    """Serve `run`, or several by names, at a free port while the block lasts."""
     cfg, stop = ServingConfig(port=0, **limits), StopRequest()
-    task = served_task(run, run.cfg.decoding, tgt, cfg)
+    runs = {run.path.name: run} if isinstance(run, Run) else run
+    tasks = {name: served_task(one, one.cfg.decoding, tgt, cfg) for name, one in runs.items()}
     with listening(cfg) as listener:
-        thread = threading.Thread(target=lambda: asyncio.run(serve_at(listener, task, cfg, stop)))
+        thread = threading.Thread(target=lambda: asyncio.run(serve_at(listener, tasks, cfg, stop)))
         thread.start()
         try:
             yield Client(listener.getsockname()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import random
 import re
@@ -26,7 +27,7 @@ from nmt.serving.answers import Question, answers, num_tokens
 from nmt.serving.configs import ServingConfig
 from nmt.serving.tasks import served_task
 from nmt.verbs.translate import with_previous_lines
-from tests.runs.untrained import RNN, WORDS, untrained
+from tests.runs.untrained import RNN, WORDS, untrained, untrained_classifier
 from tests.serving.served import Client, served
 
 CPU = RuntimeConfig(device="cpu", threads=1)
@@ -309,3 +310,47 @@ def test_answers_wait_for_no_event_loop(client: Client) -> None:
         return [answer[0] for answer in await asyncio.gather(*asked, healthy)]
 
     assert asyncio.run(several()) == [200] * 7
+
+
+def test_requests_choose_among_models_of_both_tasks(run: Run, tmp_path: Path) -> None:
+    labels = open_run(untrained_classifier(tmp_path / "labels"), runtime_cfg=CPU)
+    other = open_run(untrained(tmp_path / "other", "seed=2"), runtime_cfg=CPU)
+    lines = WORDS[:9]
+    with served({"labels": labels, "small": run, "large": ensemble_of([run, other])}) as client:
+        for name, asked in (("small", {}), ("small", {"model": "small"}), ("large", {"model": "large"})):
+            _, _, answer = client.post({"text": lines, **asked})
+            expected = run if name == "small" else ensemble_of([run, other])
+            found = [one["text"] for one in answer["translations"]]
+            assert (answer["model"], found) == (name, [one.text for one in expected.translate(lines)])
+        _, _, answer = client.post({"text": "ab"}, path="/classify")
+        assert (answer["model"], len(answer["predictions"])) == ("labels", 1)
+        refused = [client.post({"text": "ab", "model": name}) for name in ("labels", "lagre")]
+        assert [(status, answer["error"]) for status, _, answer in refused] == [
+            (404, "labels classifies texts: POST /classify"),
+            (422, "model: there is no 'lagre'; the models are labels, small, large; did you mean 'large'?"),
+        ]
+        told = json.loads(client.get("/models")[2])["models"]
+        assert [(one["model"], one["task"], one["path"]) for one in told] == [
+            ("labels", "classification", "/classify"),
+            ("small", "translation", "/translate"),
+            ("large", "translation", "/translate"),
+        ]
+        assert [one.get("attention") for one in told] == [None, True, False]
+        assert json.loads(client.get("/health")[2])["model"] == "labels"
+        assert {*json.loads(client.get("/openapi.json")[2])["paths"]} > {"/translate", "/classify", "/models"}
+        metrics = client.get("/metrics")[2]
+        counts = re.findall(r"nmt_requests_total{(\S+)} (\d+)", metrics)
+        assert counts == [
+            ('code="404"', "1"),
+            ('code="422"', "1"),
+            ('model="labels",code="200"', "1"),
+            ('model="small",code="200"', "2"),
+            ('model="large",code="200"', "1"),
+        ]
+        assert 'nmt_sentences_total{model="small"} 18' in metrics
+
+
+def test_a_model_alone_can_be_asked_for_by_its_name(client: Client) -> None:
+    assert client.post({"text": "a", "model": "mine"})[0] == 200
+    status, _, answer = client.post({"text": "a", "model": ""})
+    assert (status, answer["error"]) == (422, "model: there is no ''; the models are mine")

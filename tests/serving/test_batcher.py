@@ -11,7 +11,7 @@ import pytest
 
 from nmt.decoding import BeamConfig
 from nmt.serving.answers import Question
-from nmt.serving.batcher import Batcher, PendingRequest, Refused
+from nmt.serving.batcher import Batcher, ModelThread, PendingRequest, Refused
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters
 
@@ -39,14 +39,15 @@ def run(test: Callable[[Batcher, Worker], Awaitable[None]], **limits: Any) -> Wo
 
     async def whole() -> Worker:
         worker = Worker()
-        async with Batcher(worker, ServingConfig(**limits), Counters()) as batcher:
-            first = put(batcher, "first")
-            await asyncio.to_thread(worker.begun.acquire)
-            try:
-                await test(batcher, worker)
-            finally:
-                worker.may_go_on.set()
-            assert await first.done == [{"text": "first"}]
+        with ModelThread() as thread:
+            async with Batcher(worker, ServingConfig(**limits), Counters(), thread) as batcher:
+                first = put(batcher, "first")
+                await asyncio.to_thread(worker.begun.acquire)
+                try:
+                    await test(batcher, worker)
+                finally:
+                    worker.may_go_on.set()
+                assert await first.done == [{"text": "first"}]
         return worker
 
     return asyncio.run(asyncio.wait_for(whole(), 20))
@@ -69,8 +70,9 @@ def test_the_thread_of_the_worker_begins_as_it_is_told() -> None:
         seen.append(f"begun in {threading.current_thread().name}")
 
     async def whole() -> None:
-        async with Batcher(worker, ServingConfig(), Counters(), begin=begin) as batcher:
-            await put(batcher, "line").done
+        with ModelThread(begin) as thread:
+            async with Batcher(worker, ServingConfig(), Counters(), thread) as batcher:
+                await put(batcher, "line").done
 
     asyncio.run(asyncio.wait_for(whole(), 20))
     assert seen == ["begun in model_0", "worker in model_0"]
@@ -179,3 +181,43 @@ def test_an_error_reaches_the_request_that_it_comes_from() -> None:
         assert await texts(other) == ["bbbb"]
 
     assert run(test).batches == [["first"], ["fail", "bbbb", "aaaa"], ["fail", "aaaa"], ["bbbb"]]
+
+
+def test_models_that_share_a_thread_take_turns_and_never_answer_at_once() -> None:
+    calls, one_at_a_time = list[str](), threading.Lock()
+    begun, may_go_on = threading.Semaphore(0), threading.Event()
+
+    def worker_of(name: str) -> Callable[[Sequence[str], Sequence[Question]], list[dict[str, Any]]]:
+        def worker(lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
+            assert one_at_a_time.acquire(blocking=False)
+            calls.append(name)
+            begun.release()
+            assert may_go_on.wait(10)
+            one_at_a_time.release()
+            return [{"text": line} for line in lines]
+
+        return worker
+
+    async def test(one: Batcher, two: Batcher) -> None:
+        long = put(one, *(12 * letter for letter in "abcd"))
+        await asyncio.to_thread(begun.acquire)
+        first, second, left, stopped = (put(two, 12 * letter) for letter in "efgh")
+        await asyncio.sleep(0)
+        left.done.cancel()
+        may_go_on.set()
+        await asyncio.gather(first.done, second.done)
+        two.close()
+        with pytest.raises(Refused, match="the server is stopping"):
+            await stopped.done
+        await long.done
+
+    async def whole() -> None:
+        with ModelThread() as thread:
+            async with (
+                Batcher(worker_of("one"), ServingConfig(), Counters(), thread) as one,
+                Batcher(worker_of("two"), ServingConfig(), Counters(), thread) as two,
+            ):
+                await test(one, two)
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+    assert calls == ["one", "two", "one", "two", "one", "one"]

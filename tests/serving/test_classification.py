@@ -112,7 +112,7 @@ def test_health_counts_and_description(client: Client) -> None:
     described = json.loads(client.get("/openapi.json")[2])["paths"]
     assert "/translate" not in described
     schema = described[CLASSIFY]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert (schema["title"], [*schema["properties"]]) == ("ClassificationRequest", ["text"])
+    assert (schema["title"], [*schema["properties"]]) == ("ClassificationRequest", ["text", "model"])
 
 
 def test_two_texts_are_one_line(pairs: Run) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmt.cli import main
-from tests.runs.untrained import GPT, untrained
+from tests.runs.untrained import GPT, WORDS, untrained
+from tests.serving.served import Client
 
 
 def test_without_its_extra_the_command_is_told(
@@ -22,3 +30,93 @@ def test_a_language_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     run = untrained(tmp_path / "run", "task=language_model", model=GPT)
     assert main(["serve", f"run={run}"]) == 2
     assert "is a language model and translates nothing" in capsys.readouterr().err
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def test_one_command_serves_models_with_keys_of_their_own_until_a_signal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client, ended, told = Client(free_port()), threading.Event(), dict[str, Any]()
+    one, two = untrained(tmp_path / "one"), untrained(tmp_path / "two", "seed=2")
+
+    def ask() -> None:
+        while not ended.is_set() and "models" not in told:
+            try:
+                told["models"] = json.loads(client.get("/models")[2])["models"]
+                told["answers"] = [client.post({"text": WORDS[0], "model": m})[2] for m in ("plain", "both")]
+            except OSError:
+                time.sleep(0.05)
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        fast = f"{{run: {one}, decoding.beam_size: 1, decoding.n_best: 1}}"
+        models = f"models={{fast: {fast}, plain: {one}, both: [{one},{two}]}}"
+        code = main(["serve", models, f"serve.port={client.port}", "decoding.n_best=2", "runtime.device=cpu"])
+    finally:
+        ended.set()
+        thread.join()
+    out, err = capfd.readouterr()
+    assert (code, err.splitlines()[-1]) == (143, "stopped by SIGTERM; requests answered: 2")
+    assert out.startswith("serving     fast, plain, both at http://127.0.0.1")
+    found = [(one["model"], one["beam_size"], one["n_best"], one["attention"]) for one in told["models"]]
+    assert found == [("fast", 1, 1, True), ("plain", 5, 2, True), ("both", 5, 2, False)]
+    assert [len(answer["translations"][0]["alternatives"]) for answer in told["answers"]] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    untrained(folder / "a")
+    untrained(folder / "lm", "task=language_model", model=GPT)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "models={x: a}|run=a",
+            "run and models exclude each other; name the run in models={A: RUN, B: RUN}, too",
+        ),
+        ("models=a", "'models=a': write all models at once: models={A: RUN, B: RUN}"),
+        ("models={x: a}|models.y=a", "'models.y=a': write all models at once: models={A: RUN, B: RUN}"),
+        ("models={x@y: a}", "models.x@y: the name of a model has letters, digits and . _ + - alone"),
+        ("models={x: {tgt: fr}}", "models.x has no run; write models={x: {run: RUN, ...}}"),
+        (
+            "models={x: {run: a, serve: {port: 1}}}",
+            "models.x: all models share serve.port; set serve.port=... beside models={...}",
+        ),
+        (
+            "models={x: {run: a, runtime.device: cpu}}",
+            "models.x: all models share runtime.device; set runtime.device=... beside models={...}",
+        ),
+        (
+            "models={x: a, y: {run: a, decoding.beam_sise: 2}}",
+            "models.y: unknown key decoding.beam_sise; did you mean decoding.beam_size?",
+        ),
+        ("models={x: a, y: a}|decoding.beam_size=0", "decoding.beam_size must be at least 1, but is 0"),
+        (
+            "models={x: a, y: lm}",
+            "models.y: lm is a language model and translates nothing; nmt generate run=lm continues a text",
+        ),
+        ("-m|models={x: a}", "nmt serve models=... is one command, and not swept; leave out -m"),
+    ],
+)
+def test_models_that_cannot_be_served_are_named(
+    arguments: str,
+    message: str,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(runs)
+    assert main(["serve", *arguments.split("|")]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
