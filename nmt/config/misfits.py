@@ -214,6 +214,10 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         part.filters for part in [cfg.data, *cfg.data.parts(Split.train).values()]
     ):
         yield "data.filters is for pairs; with task=language_model set it to []"
+    if cfg.task is not Task.translation and any(
+        part.fixers for part in [cfg.data, *cfg.data.parts(Split.train).values()]
+    ):
+        yield f"data.fixers is for pairs to translate; with task={cfg.task.value} set it to []"
     if cfg.task is Task.language_model and cfg.data.context:
         yield (
             f"data.context={cfg.data.context} is for task=translation: a language model reads its text in "

@@ -4,6 +4,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
 
     rows                Ordered lists of groups in a config: each names a row of a table.
     filter_table        The table of filters, which judge training pairs.
+    fixer_table         The table of fixers, which repair the text of training pairs.
     modifiers           The table of modifiers, which change the text of training pairs.
     pairs               Sentence pairs, and the config fields that all sources share.
     workers             Processes that work through a corpus together.
@@ -13,6 +14,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     lines               The lines of text files, plain or compressed, block by block.
     scripts             The scripts of letters and of languages.
     words               Where the words of a text begin and end, in any script.
+    fixers              The fixers of the table: what each changes in a line, or in both lines of a pair.
     side_files          The files that a path means, and the way out where one is not there.
     tmx                 The units of translation memories, by language.
     files               Pairs from files: parallel plain text, TSV, CSV, JSONL and TMX.
@@ -38,6 +40,7 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     opuscleaner         The steps of a file of OpusCleaner as filters of the table.
     measuring           What filters measure, block by block, in several processes, cached.
     filtering           The filters of a corpus run once, and what they kept, cached.
+    repairs             What fixers change of a corpus: an account, cached.
     filtered_files      What filters kept, and what they dropped, as files.
     census              The counts of a training split: pairs, words, characters.
     inline_tags         Inline tags taken out of a line, and put into its translation by an alignment.

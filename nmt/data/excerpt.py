@@ -1,6 +1,7 @@
 """The first pairs of each split as files of their own, for a look at a training that takes no time.
 
-Whatever the source is, the excerpt is plain text: tags that the source puts in front of lines are part of it.
+Whatever the source is, the excerpt is plain text: tags that the source puts in front of lines are part of it,
+and training pairs are repaired.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from nmt.data.files import FilesData, TextData
 from nmt.data.pairs import DataConfig, PairStream, Split
 from nmt.files import write_lines
 
-NOT_TAKEN = ("name", "streaming", "key_prefix")
+NOT_TAKEN = ("name", "streaming", "fixers", "key_prefix")
 LOOKED_AT = 500
 """Pairs of a split to score among which the shortest are chosen."""
 Pair = tuple[str, str]

@@ -270,8 +270,8 @@ def _masked(
 
 
 @dataclass
-class _Dropped:
-    """Some of the pairs that a filter dropped: those whose numbers have the smallest hashes."""
+class Drawn:
+    """Some of the pairs that a filter dropped, or a fixer changed: those with the smallest hashes."""
 
     rows: list[tuple[int, int, str]] = field(default_factory=list)
     """Negative hash, number and line of each, as a heap."""
@@ -282,8 +282,20 @@ class _Dropped:
             number = int(text.numbers[row])
             rank = -int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest(), "big")
             if len(self.rows) < NUM_EXAMPLES or rank > self.rows[0][0]:
-                add = heapq.heappush if len(self.rows) < NUM_EXAMPLES else heapq.heappushpop
-                add(self.rows, (rank, number, line_of(text, row, value)))
+                self._push((rank, number, line_of(text, row, value)))
+
+    def merge(self, other: Drawn) -> None:
+        """Look at what was drawn from other pairs."""
+        for row in other.rows:
+            self._push(row)
+
+    def lines(self) -> list[str]:
+        """Return the lines in the order of the corpus."""
+        return [line for _, _, line in sorted(self.rows, key=lambda row: row[1])]
+
+    def _push(self, row: tuple[int, int, str]) -> None:
+        add = heapq.heappush if len(self.rows) < NUM_EXAMPLES else heapq.heappushpop
+        add(self.rows, row)
 
 
 @dataclass
@@ -398,7 +410,7 @@ class _Run:
         self._source, self._cfg, self._pair_filter, self._chain = source, cfg, pair_filter, chain
         self._cache, self._is_whole = cache, is_whole
         self._report = FilterReport(0)
-        self._dropped = {reason: _Dropped() for reason in chain.reasons}
+        self._dropped = {reason: Drawn() for reason in chain.reasons}
         self._sampled = {reason: _Sample() for reason in chain.reasons}
         self._steps = list[_Step]()
 
@@ -487,8 +499,7 @@ class _Run:
     def examples(self) -> Iterator[str]:
         """Yield lines FILTER, NUMBER OF THE PAIR, VALUE, SOURCE, TARGET with TABs between."""
         for reason, dropped in self._dropped.items():
-            for _, _, line in sorted(dropped.rows, key=lambda row: row[1]):
-                yield f"{reason}\t{line}"
+            yield from (f"{reason}\t{line}" for line in dropped.lines())
 
 
 def _kept_rows(chunk: ParallelText, text: ParallelText) -> NDArray[np.int64]:

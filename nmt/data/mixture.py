@@ -18,6 +18,9 @@ from dataclasses import replace
 from nmt.data.pairs import DataConfig, PairStream, ParallelText
 from nmt.errors import UserError, suggest
 
+SPECIAL = ("s", "pad", "unk")
+"""Words that with angle brackets are special pieces of a tokenizer."""
+
 
 def shares(weights: Sequence[float], sizes: Sequence[int], temperature: float | None) -> list[float]:
     """Return the share of each corpus in an epoch; the shares add up to 1."""
@@ -96,6 +99,15 @@ def require_domain(domain: str, data: DataConfig, where: str = "domain") -> None
         )
     if domain not in known:
         raise UserError(f"{where}={domain}: the run knows {', '.join(known)}{suggest(domain, known)}")
+
+
+def require_tag(key: str, tag: object) -> None:
+    """Raise `UserError` unless `tag`, the value of `key`, can be a piece of a tokenizer in angle brackets."""
+    if not isinstance(tag, str) or not re.fullmatch("[a-z][a-z0-9]*", tag) or tag in SPECIAL:
+        raise UserError(
+            f"{key} must be a word of small letters a to z and digits, such as bt, "
+            f"and none of {', '.join(SPECIAL)}, but is {tag!r}"
+        )
 
 
 def tagged_stream(source: PairStream, tag: str) -> PairStream:

@@ -1,8 +1,8 @@
 """The steps of a file of OpusCleaner (github.com/hplt-project/OpusCleaner) as rows of data.filters.
 
 Such a file is {"version": 1, "files": [...], "filters": [{"filter": NAME, "parameters": {...}, "language":
-null}, ...]}. Steps that change text have no row here, and steps that only judge have one where it means the
-same; `fasttext_filter` becomes `language`, which asks another identifier the same question.
+null}, ...]}. Steps that change text have no row here (fixers do that), and steps that only judge have one
+where it means the same; `fasttext_filter` becomes `language`, which asks another identifier the same.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def expanded(cfg: OpusCleanerConfig) -> list[FilterConfig]:
         raise UserError(
             f"{cfg.key_prefix}.file: {cfg.file} has steps that no filter here stands for: "
             f"{', '.join(unknown)}; "
-            f"known are {', '.join(STEPS)}; run the others with OpusCleaner, or leave them out with "
-            "skip_unknown: true"
+            f"known are {', '.join(STEPS)}; data.fixers repair text; run the others with OpusCleaner, or "
+            "leave them out with skip_unknown: true"
         )
     return filter_table.parsed(f"{cfg.key_prefix}.file", [entry for _, entry in found if entry])
 

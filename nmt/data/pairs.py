@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nmt.checks import at_least, not_negative, within
-from nmt.data import filter_table, modifiers
+from nmt.data import filter_table, fixer_table, modifiers
 from nmt.data.modifiers import ModifierConfig
 from nmt.errors import UserError, suggest
 
@@ -88,6 +88,9 @@ class DataConfig:
     """Whether the target has the context, too, so that the model translates previous sentences again."""
     context_short: float = 0.2
     """Share of the training pairs with less context than there is, perhaps none."""
+    fixers: list[Any] = field(default_factory=list)
+    """Repairs of the text of the training pairs, in order, before anything else is done with them, such as
+    [html_entities, spaces]; see docs/fixers.md."""
     augment: list[Any] = field(default_factory=list)
     """Modifiers of the training pairs, in order, each with the share of the pairs that it changes anew in
     each epoch, such as [{name: upper_case, rate: 0.05}, {name: typos}]; see docs/augmentation.md."""
@@ -114,6 +117,8 @@ class DataConfig:
         filters_key = f"{self.key_prefix}.filters"
         chosen = filter_table.parsed(filters_key, self.filters or [], streaming=self.streaming)
         self.filters = [row.plain() for row in chosen]
+        repairs = fixer_table.parsed(f"{self.key_prefix}.fixers", self.fixers or [])
+        self.fixers = [row.plain() for row in repairs]
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment or [])
         self.augment = [row.plain() for row in rows]
         not_negative(self, self.key_prefix, "context")

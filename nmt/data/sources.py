@@ -23,6 +23,7 @@ from nmt.data import augmented, damage, documents, files, hub, labels, mixture, 
 from nmt.data.augmented import AugmentedData
 from nmt.data.bundled_data import DemoData, NoData, ToyData, stream_bundled, stream_none
 from nmt.data.files import FilesData, TextData
+from nmt.data.fixers import repaired
 from nmt.data.hub import DatasetConfig, HubData
 from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.pairs import (
@@ -42,12 +43,10 @@ from nmt.errors import UserError, suggest
 
 MAX_SCORED_BYTES = 1 << 30
 """Memory that the pairs of a split to score on may take."""
-MIXED = ("weight", "loss_weight", "tag", "domain", "filters", "augment")
+MIXED = ("weight", "loss_weight", "tag", "domain", "fixers", "filters", "augment")
 """Keys of an entry of a mixture that are not those of its source."""
 ON_SETS = ("augment", "domain")
 """Keys of an entry of `sets` that are not those of its source."""
-SPECIAL = ("s", "pad", "unk")
-"""Words that with angle brackets are special pieces of a tokenizer."""
 
 
 def open_group() -> Any:
@@ -64,7 +63,7 @@ class MixtureData(DataConfig):
     """The corpora, by names of your own. Each has the keys of its source, which name=... chooses, weight,
     loss_weight (of each of its pairs in the loss), tag (bt for <bt> in front of its sources in training),
     domain (med for <domain:med> in front of its sources, which translations are asked for by domain=med),
-    filters and augment; see docs/data.md."""
+    fixers, filters and augment; see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
     stages: list[Any] = field(default_factory=list)
@@ -301,17 +300,8 @@ def _weighted(name: str, entry: Any) -> dict[str, Any]:
             raise UserError(f"data.corpora.{name}.{key} must be positive, but is {weight}")
     given = {str(key): value for key, value in entry.items() if value is not None}
     for key in given.keys() & {"tag", "domain"}:
-        require_tag(f"data.corpora.{name}.{key}", given[key])
+        mixture.require_tag(f"data.corpora.{name}.{key}", given[key])
     return given | {"weight": float(given.get("weight", 1.0))}
-
-
-def require_tag(key: str, tag: object) -> None:
-    """Raise `UserError` unless `tag`, the value of `key`, can be a piece of a tokenizer in angle brackets."""
-    if not isinstance(tag, str) or not re.fullmatch("[a-z][a-z0-9]*", tag) or tag in SPECIAL:
-        raise UserError(
-            f"{key} must be a word of small letters a to z and digits, such as bt, "
-            f"and none of {', '.join(SPECIAL)}, but is {tag!r}"
-        )
 
 
 def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
@@ -327,8 +317,9 @@ def _entry_config(cfg: MixtureData, name: str) -> DataConfig:
     part = _part_config(given, prefix, common, MIXED)
     if part.place(Split.train) is None:
         raise UserError(f"{prefix}: a corpus needs train (files), or dataset or path (a dataset)")
-    own = {key: cfg.corpora[name].get(key, []) for key in ("filters", "augment")}
-    return dataclasses.replace(part, **own)
+    own = {key: cfg.corpora[name].get(key, []) for key in ("fixers", "filters", "augment")}
+    part = dataclasses.replace(part, **own)
+    return dataclasses.replace(part, fixers=[*cfg.fixers, *part.fixers])  # a corpus is also read by itself
 
 
 def _context(cfg: DataConfig) -> dict[str, Any]:
@@ -418,7 +409,7 @@ def has_split(cfg: DataConfig, split: Split) -> bool:
 
 
 def stream(cfg: DataConfig, split: Split) -> PairStream:
-    """Return one split, aligned and unfiltered, to be read in chunks.
+    """Return one split, aligned, repaired if it is trained on, and unfiltered, to be read in chunks.
 
     Raises:
         UserError: the split cannot be read or does not exist; perhaps only when it is read.
@@ -434,7 +425,7 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
             f"{cfg.key(split)} is not set, but the {split.value} split is needed; "
             f"the splits that are set: {', '.join(named) or 'none'}"
         )
-    source = opened(cfg, split)
+    source = repaired(opened(cfg, split), cfg, split)
     if cfg.has_documents:
         source = documents.with_context(source, cfg, split)
     checked = _not_empty if split is Split.train else _to_score
@@ -467,7 +458,7 @@ def ends_of_documents(cfg: DataConfig) -> list[int]:
     plain = dataclasses.replace(cfg, document_column=None, weights=None)
     lines = [SOURCES[cfg.name][1](one, Split.train) for one in plain.each(Split.train)]
     ends, read = list[int](), 0
-    for chunk in itertools.chain.from_iterable(one.chunks() for one in lines):
+    for chunk in repaired(joined_streams(lines), cfg, Split.train).chunks():
         for pair in zip(chunk.src, chunk.tgt, strict=True):
             if documents.ends_document(*pair):
                 ends.append(read)
@@ -587,7 +578,7 @@ def set_configs(sets: Mapping[str, Any], data: DataConfig) -> dict[str, DataConf
         prefix, own = f"sets.{name}", {key: value for key, value in entry.items() if key not in ON_SETS}
         of = data if "augment" in entry and not own else _part_config(own, prefix, common, ON_SETS)
         if "domain" in entry:
-            require_tag(f"{prefix}.domain", entry["domain"])
+            mixture.require_tag(f"{prefix}.domain", entry["domain"])
             if not own:
                 raise UserError(f"{prefix}.domain is for a corpus of its own, such as {{test: PATH}}")
         made = AugmentedData.made(of, entry, prefix) if entry.keys() & {*ON_SETS} else of

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import sentencepiece
 
-from nmt.data import casing, sources, stages
+from nmt.data import casing, repairs, sources, stages
 from nmt.data.adaptation import Inherited, extended
 from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
 from nmt.data.encoded_pairs import InParts
@@ -34,7 +34,7 @@ from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.label_set import label_set, require_known
 from nmt.data.mixture import mean_shares
 from nmt.data.pair_filters import ModelScorers
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated, one_line
+from nmt.data.pairs import CHUNK_PAIRS, DataConfig, PairStream, ParallelText, Split, concatenated, one_line
 from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
 from nmt.data.swapped import swapped_parts, way_out
@@ -351,18 +351,24 @@ def training_text(
     What filters keep and drop of a split that is scanned is written to the folder `filtered_to`, if any.
     """
     streams, filters = sources.training_streams(cfg), chains(cfg, scored_on, scorers)
+    named = {name: f"training data{f' of {name}' if len(streams) > 1 else ''}" for name in streams}
     if cfg.streaming:
+        for name, part in cfg.parts(Split.train).items():
+            for line in repairs.tried(part, CHUNK_PAIRS):
+                log(f"{named[name]}: {line}")
         shares = _logged_shares(cfg, dict.fromkeys(streams, 1), log, max_steps)
         log(f"training data: a stream, shuffled {cfg.buffer_pairs:,} pairs at a time")
         return streamed(list(streams.values()), shares, cfg, pair_filter, list(filters.values()))
-    parts = {name: scan(part, cfg, pair_filter, filters[name], cache_dir()) for name, part in streams.items()}
-    for name, part in parts.items():
-        what = f"training data{f' of {name}' if len(parts) > 1 else ''}"
-        for line in (str(part.report), *part.remarks()):
-            log(f"{what}: {line}")
+    parts = dict[str, CorpusText]()
+    for name, corpus in cfg.parts(Split.train).items():
+        for line in repairs.account(corpus, cache_dir()):
+            log(f"{named[name]}: {line}")
+        parts[name] = scan(streams[name], cfg, pair_filter, filters[name], cache_dir())
+        for line in (str(parts[name].report), *parts[name].remarks()):
+            log(f"{named[name]}: {line}")
         if filtered_to is not None:
             files = files_of(cfg, filtered_to)[name]
-            log(f"{what}: {files.write(streams[name], cfg, pair_filter, filters[name], cache_dir())}")
+            log(f"{named[name]}: {files.write(streams[name], cfg, pair_filter, filters[name], cache_dir())}")
     sizes = {name: len(part) for name, part in parts.items()}
     return TrainingText(parts, mean_shares(_logged_shares(cfg, sizes, log, max_steps)))
 

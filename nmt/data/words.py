@@ -10,9 +10,10 @@ import re
 import unicodedata
 from itertools import groupby
 
-_THAI_TO_KHMER = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
+THAI_TO_KHMER = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
+"""Thai, Lao, Tibetan, Burmese and Khmer, inside of a class."""
 _CHINESE_JAPANESE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-NO_SPACES = _THAI_TO_KHMER + _CHINESE_JAPANESE
+NO_SPACES = THAI_TO_KHMER + _CHINESE_JAPANESE
 """Scripts that put no spaces between words (Chinese, Japanese, Thai, Khmer, ...), inside of a class."""
 JOINERS = "\u200c\u200d"
 """What keeps letters apart, or joins them, without a space."""
@@ -33,7 +34,7 @@ IN_WORD = rf"\w{MARKS}"
 """What words consist of, inside of a class of characters."""
 _RUN = rf"[^\W{NO_SPACES}]+(?:[{MARKS}]+[^\W{NO_SPACES}]*)*"
 _WITHOUT_SPACES, _IN_WORD = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{IN_WORD}]")
-COUNTED_ALONE = rf"(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{_THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
+COUNTED_ALONE = rf"(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
 """Pattern of what counts as a word of a script without spaces; see `counted_words`."""
 _COUNTED = re.compile(rf"[^\s{NO_SPACES}]+|{COUNTED_ALONE}")
 

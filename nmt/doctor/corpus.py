@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data import sources
+from nmt.data import repairs, sources
 from nmt.data.augmented import AugmentedData
 from nmt.data.documents import without_context
 from nmt.data.filter_table import ModelFilterConfig
@@ -209,6 +209,8 @@ class SplitReport:
     labels: dict[str, int]
     """The labels of texts, each with the number of the first text that has it, from 1; of training texts
     those that training keeps before data.filters."""
+    repairs: list[str] = field(default_factory=list)
+    """What data.fixers have changed of training pairs, a line for each."""
     trial: FilterTrial = field(default_factory=FilterTrial)
     """What data.filters would drop of training pairs."""
 
@@ -456,6 +458,7 @@ def examined(
                 wanted.append(exam.wanted())
             report = exam.report(overlaps, is_whole)
             if split is Split.train and part.has_source:
+                report.repairs = repairs.tried(part, options.max_pairs)
                 report.trial = _filtered(cfg, part_name, part, options.max_pairs, is_whole)
             reports.append(report)
     return sorted(reports, key=lambda report: list(Split).index(report.split)), unreadable

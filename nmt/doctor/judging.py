@@ -40,16 +40,21 @@ class Kind(NamedTuple):
     remedy: str
     row: str = ""
     """Row of data.filters that drops such training pairs."""
+    fixers: str = ""
+    """Rows of data.fixers that repair such training pairs."""
 
 
 DROP = "remove them"
 
 
-def with_row(report: SplitReport, remedy: str, row: str) -> str:
-    """Return a remedy with the row of data.filters that drops such pairs of a training split."""
-    if report.split is not Split.train or not report.cfg.has_source or not row:
+def with_row(report: SplitReport, remedy: str, row: str, fixers: str = "") -> str:
+    """Return a remedy with the rows of the config that repair or drop such pairs of a training split."""
+    if report.split is not Split.train or not report.cfg.has_source:
         return remedy
-    return f"{remedy}{'; ' if remedy else ''}data.filters=[{row}] drops such {report.noun}s"
+    is_repairable = fixers and not report.cfg.has_labels
+    repairs = f"data.fixers=[{fixers}] repairs such {report.noun}s" if is_repairable else ""
+    drops = f"data.filters=[{row}] drops such {report.noun}s" if row else ""
+    return "; ".join(filter(None, [remedy, repairs, drops]))
 
 
 KINDS: dict[str, Kind] = {  # of which `Examination` counts each
@@ -98,21 +103,25 @@ KINDS: dict[str, Kind] = {  # of which `Examination` counts each
         "have control characters",
         "delete these characters from the files",
         "{name: characters}",
+        "invisible",
     ),
     "breaks": Kind(
         Severity.note,
         "have a line break of another kind inside (CR, U+0085, U+2028, form feed)",
         "here they are text, but other programs break lines at them: replace them by spaces",
+        fixers="invisible",
     ),
     "invisible": Kind(
         Severity.costs,
         "have invisible characters (zero-width, soft hyphen, direction marks)",
         "delete these characters; the same word with and without them is two words to the model",
+        fixers="invisible",
     ),
     "byte_order": Kind(
         Severity.costs,
         "have a byte order mark inside",
         "files were joined with their marks: delete U+FEFF",
+        fixers="invisible",
     ),
     "replacement": Kind(
         Severity.costs,
@@ -130,6 +139,7 @@ KINDS: dict[str, Kind] = {  # of which `Examination` counts each
         Severity.costs,
         "look as if UTF-8 had been read as Windows-1252, such as Ã¼ for ü",
         "repair them (the library ftfy does), or remove them",
+        fixers="mojibake",
     ),
     "mixed_words": Kind(
         Severity.costs,
@@ -143,6 +153,7 @@ KINDS: dict[str, Kind] = {  # of which `Examination` counts each
         Severity.costs,
         "have HTML tags or entities",
         "replace entities by their characters, and remove tags unless they are to be translated",
+        fixers="html_entities, html_tags",
     ),
     "url": Kind(
         Severity.note,
@@ -420,7 +431,7 @@ def _kinds(report: SplitReport) -> Iterator[Finding]:
                 report.name,
                 kind,
                 f"{share(count, report.pairs)} {report.noun}s {row.text}{f': {names}' if names else ''}",
-                with_row(report, row.remedy, row.row),
+                with_row(report, row.remedy, row.row, row.fixers),
                 count,
                 report.pairs,
                 report.gallery.examples(kind),
@@ -464,7 +475,10 @@ def _filtered(report: SplitReport) -> Iterator[Finding]:
 
 
 def _trial(report: SplitReport) -> Iterator[Finding]:
-    """Yield what data.filters would do."""
+    """Yield what data.fixers did, and what data.filters would do."""
+    if report.repairs:
+        text = f"data.fixers: {'; '.join(report.repairs)}"
+        yield Finding(Severity.note, report.name, "fixers", text, "docs/fixers.md says what each fixer does")
     trial = report.trial
     for problem in trial.problems:
         yield Finding(Severity.breaks, report.name, "filters", f"data.filters cannot run: {problem}")

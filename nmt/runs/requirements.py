@@ -14,6 +14,7 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.data import filter_table
 from nmt.data.compression import require_zstandard
 from nmt.data.files import FilesData
+from nmt.data.fixers import fixers_of, require_libraries
 from nmt.data.lines import require_file
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.ready_tokenizers import require_library
@@ -50,6 +51,10 @@ def require_all(cfg: TrainConfig) -> None:
         with problems.gathered():
             if extra := filter_table.FILTERS[row.name].extra:
                 extras.require(extra, f"{row.key_prefix}: the filter {row.name}")
+    fixers = {one.name: one for part in cfg.data.parts(Split.train).values() for one in fixers_of(part)}
+    for fixer in fixers.values():
+        with problems.gathered():
+            require_libraries([fixer])
     further = [file for row in _filters(cfg.data) for file in row.files.values()]
     if isinstance(cfg.objective, GuidedAlignmentConfig) and cfg.objective.alignments is not None:
         further.append(path_of(cfg.objective.alignments))

@@ -334,8 +334,8 @@ def entry_of(part: DataConfig) -> dict[str, Any]:
     own = {field.name for field in fields(cls)} - {field.name for field in fields(DataConfig)}
     values = {keys.get(name, name): getattr(part, name) for name in sorted(own)}
     given = {key: value for key, value in values.items() if value is not None}
-    filters = {"filters": part.filters} if part.filters else {}
-    return {"name": part.name, "src": part.src, "tgt": part.tgt, **given, **filters}
+    lists = {key: getattr(part, key) for key in ("fixers", "filters") if getattr(part, key)}
+    return {"name": part.name, "src": part.src, "tgt": part.tgt, **given, **lists}
 
 
 def mixture_of(
@@ -343,10 +343,11 @@ def mixture_of(
 ) -> MixtureData:
     """Return the config of a mixture of `corpora`, in `stages`, that is otherwise as `data` says.
 
-    Filters are those of the entries alone.
+    Fixers and filters are those of the entries alone.
     """
+    none: dict[str, Any] = {"fixers": [], "filters": []}
     if isinstance(data, MixtureData):
         scored = [name for name in data.scored if name in corpora]
-        return replace(data, corpora=dict(corpora), stages=list(stages), scored=scored, filters=[])
+        return replace(data, corpora=dict(corpora), stages=list(stages), scored=scored, **none)
     common = {field.name: getattr(data, field.name) for field in fields(DataConfig)}
-    return MixtureData(**common | {"name": "mixture", "filters": []}, corpora=dict(corpora))
+    return MixtureData(**common | {"name": "mixture"} | none, corpora=dict(corpora))

@@ -25,7 +25,7 @@ from nmt.config.roots import (
     format_of,
     require_checkpoint,
 )
-from nmt.data import sources
+from nmt.data import mixture, sources
 from nmt.data.pairs import DataConfig
 from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
@@ -70,8 +70,8 @@ class PrepareOptions:
     workers: int = 0
     """Processes that filter, and encode a corpus of more than a million pairs; 0: one per CPU core."""
     filtered: str | None = None
-    """Folder for the pairs that data.filters keep, kept.SRC and kept.TGT, and for a table of those that are
-    dropped, dropped.tsv; null: no such files."""
+    """Folder for the pairs that data.filters keep, repaired by data.fixers, kept.SRC and kept.TGT, and for a
+    table of those that are dropped, dropped.tsv; null: no such files."""
 
     def __post_init__(self) -> None:
         not_negative(self, "prepare", "workers")
@@ -290,7 +290,7 @@ class DistilOptions(SelectionConfig):
         require_checkpoint(self.checkpoint)
         not_negative(self, "distil", "workers", "original_weight")
         if self.backward_tag is not None:
-            sources.require_tag("distil.backward_tag", self.backward_tag)
+            mixture.require_tag("distil.backward_tag", self.backward_tag)
         if not self.folder.strip():
             raise UserError("distil.folder must name a folder, but is empty")
 

@@ -329,8 +329,8 @@ def _student_data(cfg: DistilConfig, corpora: Sequence[SyntheticCorpus]) -> Mixt
     originals = {ORIGINAL: synthetic.entry_of(data)}
     if isinstance(data, MixtureData):
         originals = {
-            name: entry | {"filters": [*data.filters, *entry.get("filters", [])]}
-            for name, entry in data.corpora.items()
+            name: data.corpora[name] | {"fixers": part.fixers, "filters": [*data.filters, *part.filters]}
+            for name, part in data.parts(Split.train).items()
         }
     weights = {name: float(entry.get("weight", 1.0)) for name, entry in originals.items()}
     entries = originals | {corpus.name: corpus.entry(cfg) for corpus in corpora}

@@ -35,10 +35,11 @@ def test_all_pairs_of_a_small_corpus(tmp_path: Path) -> None:
 
 def test_a_mixture_gives_as_many_pairs_of_each_corpus_with_their_tags(tmp_path: Path) -> None:
     corpora = {"a": {"name": "demo"}, "b": {"name": "demo", "src": "de", "tgt": "en"}}
-    cfg = MixtureData(src="en", tgt="de", corpora=corpora, target_tags=True)
+    cfg = MixtureData(src="en", tgt="de", corpora=corpora, target_tags=True, fixers=["spaces"])
     found = excerpt(cfg, tmp_path, most_pairs=20, most_scored=2)
     train = sources.load(found.data, Split.train)
     assert [line[:5] for line in train.src] == ["<2de>"] * 10 + ["<2en>"] * 10
+    assert found.data.fixers == []  # the pairs are repaired already
 
 
 def test_a_split_of_blank_pairs_alone_is_taken_as_it_is(tmp_path: Path) -> None:

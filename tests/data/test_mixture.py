@@ -308,7 +308,7 @@ def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -
         ),
         (
             {"corpora": {"a": {"train": "x", "max_chars": 9}}},
-            "max_chars; the keys of name=files are weight, loss_weight, tag, domain, filters, "
+            "max_chars; the keys of name=files are weight, loss_weight, tag, domain, fixers, filters, "
             "augment, document_column, documents, references, src",
         ),
         ({"corpora": {"a": {"train": {"x": 1}}}}, "^data.corpora.a.train must be a path, or a list of paths"),

@@ -512,7 +512,8 @@ def test_pairs_that_are_scored_on_are_not_taught(teacher: Path, small: Path, tmp
 
 def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, tmp_path: Path) -> None:
     """And what is printed with distil.train=false is all of the data, stages and tags included."""
-    one = f"one: {{train: {small}/train, validation: {small}/validation, domain: med, augment: [typos]}}"
+    one = f"one: {{train: {small}/train, validation: {small}/validation, domain: med, augment: [typos]"
+    one += ", fixers: [spaces]}"
     back = f"back: {{train: {small}/train, src: b, tgt: a}}"
     stages = "[{until: 0.5, weights: {one: 1, back: 4}}, {weights: {one: 2}}]"
     mixture = [
@@ -523,6 +524,7 @@ def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, 
         "data.max_chars=99",
     ]
     mixture += [f"data.corpora={{{one}, {back}}}", f"data.stages={stages}", "data.target_tags=true"]
+    mixture.append("data.fixers=[nfc]")
     cfg = config(
         f"teacher={teacher}", f"distil.folder='{tmp_path}/a, b'", *mixture, "distil.original_weight=3"
     )
@@ -534,6 +536,8 @@ def test_a_curriculum_has_the_synthetic_corpora_too(teacher: Path, small: Path, 
         {"until": None, "weights": {"one": 6.0, "one_forward": 2.0}},
     ]
     assert data.domains == {"one": "med", "one_forward": "med"}
+    found = {name: [row["name"] for row in part.fixers] for name, part in data.parts(Split.train).items()}
+    assert found == {"one": ["nfc", "spaces"], "back": ["nfc"], "one_forward": [], "back_backward": []}
     (printed,) = compose(VERBS["train"], ["data=mixture", *distil.as_overrides(data)])
     assert printed.to_config(TrainConfig).data == data
 
