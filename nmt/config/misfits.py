@@ -23,6 +23,8 @@ from nmt.config.roots import (
 )
 from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
+from nmt.data import filter_table
+from nmt.data.filter_table import DuplicatesConfig
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, set_configs
@@ -214,6 +216,9 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
         part.filters for part in [cfg.data, *cfg.data.parts(Split.train).values()]
     ):
         yield "data.filters is for pairs; with task=language_model set it to []"
+    for row in filter_table.parsed("data.filters", cfg.data.filters):
+        if isinstance(row, DuplicatesConfig) and row.earlier and not cfg.data.is_mixture:
+            yield f"{row.key_prefix}.earlier is for the corpora of data=mixture; leave it out"
     if cfg.task is not Task.translation and any(
         part.fixers for part in [cfg.data, *cfg.data.parts(Split.train).values()]
     ):

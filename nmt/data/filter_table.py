@@ -153,6 +153,8 @@ class DuplicatesConfig(FilterConfig):
     """With keep=best: a file with a number for each line of the corpus, as `file` of the filter `scores`."""
     column: str | None = None
     """Column of `scores` or, without, of a dataset, as of the filter `scores`."""
+    earlier: bool = False
+    """Whether pairs count as well that corpora before it in the mixture have, those of the same languages."""
 
     def __post_init__(self) -> None:
         if (self.keep is Kept.best) != (self.scores is not None or self.column is not None):

@@ -100,12 +100,16 @@ def chains(
     """Return the filters of each corpus by name: those of the data, then those of the corpus itself."""
     found = {}
     scored_on = {split: _bare(text, cfg) for split, text in scored_on.items()}
+    before = list[DataConfig]()
     for name, part in cfg.parts(Split.train).items():
         rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
         if part is not cfg:
             rows += filter_table.parsed(f"{part.key_prefix}.filters", part.filters, streaming=cfg.streaming)
         listed = [expanded(row) if isinstance(row, OpusCleanerConfig) else [row] for row in rows]
-        context = Context((part.src, part.tgt), scored_on, scorers, part)
+        languages = part.src, part.tgt
+        earlier = tuple(one for one in before if (one.src, one.tgt) == languages)
+        before.append(part)
+        context = Context(languages, scored_on, scorers, part, earlier)
         found[name] = Chain(
             tuple(itertools.chain.from_iterable(listed)),
             context,

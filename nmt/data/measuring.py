@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.filter_table import FILTERS, FilterConfig, ModelFilterConfig
+from nmt.data.filter_table import FILTERS, DuplicatesConfig, FilterConfig, ModelFilterConfig
 from nmt.data.filters import FilterReport
-from nmt.data.pair_filters import Context, Mask, NumberedText, PairFilter, Values
+from nmt.data.pair_filters import Context, Mask, NumberedText, PairFilter, Values, earlier_streams
 from nmt.data.pairs import stamp_of_files
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.loading import loaded
@@ -81,6 +81,8 @@ def depends_on(row: FilterConfig, context: Context, *, only_values: bool = False
     found.append(stamp_of_files(row.files.values()))
     if isinstance(row, ModelFilterConfig) and context.scorers:
         found.append(context.scorers.digest(row))
+    if isinstance(row, DuplicatesConfig) and row.earlier and not only_values:
+        found += [source.stamp() for source in earlier_streams(context)]
     if row.name == "overlap":
         found += [(name, text.src, text.tgt) for name, text in context.scored_on.items()]
     return found

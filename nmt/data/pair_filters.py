@@ -50,7 +50,7 @@ from nmt.data.filter_table import (
     WordLengthConfig,
 )
 from nmt.data.lines import read_lines, require_file
-from nmt.data.pairs import ONE_FOR_EACH, DataConfig, ParallelText, Split
+from nmt.data.pairs import ONE_FOR_EACH, DataConfig, PairStream, ParallelText, Split
 from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
 from nmt.data.words import counted_words
 from nmt.errors import UserError
@@ -123,6 +123,8 @@ class Context:
     """Access to trained models; None where there are none."""
     corpus: DataConfig | None = None
     """The config of the corpus whose training pairs are judged; None for pairs of no corpus."""
+    earlier: tuple[DataConfig, ...] = ()
+    """The configs of the corpora of the same languages before it in the mixture."""
 
     def open_scorer(self, cfg: ModelFilterConfig) -> Scorer:
         """Return the function that scores pairs under the models of a filter."""
@@ -409,12 +411,8 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
     ranked = _Scores(cfg.scores, cfg.column, f"{cfg.key_prefix}.scores", context) if is_ranked else None
 
     def values(text: NumberedText) -> Values:
-        compared = _compared(text, cfg.by, cfg.normalise)
-        digests = b"".join(
-            hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=8).digest() for one in compared
-        )
         ranks = -ranked.at(text.numbers) if ranked else np.zeros(len(text))
-        return np.stack([np.frombuffer(digests, np.uint64), ranks.view(np.uint64)], 1)
+        return np.stack([_digests(cfg, text), ranks.view(np.uint64)], 1)
 
     def accept(found: Values) -> Mask:
         order = np.lexsort((found[:, 1].copy().view(np.float64), found[:, 0]))
@@ -422,10 +420,25 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
         is_new = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(found) else np.zeros(0, bool)
         kept = np.zeros(len(found), bool)
         kept[order[is_new]] = True
+        for source in earlier_streams(context) if cfg.earlier else ():
+            known = [_digests(cfg, chunk) for chunk in source.chunks()]
+            kept &= ~np.isin(found[:, 0], np.concatenate(known))
         return kept
 
     filter_ = PairFilter(values, accept, needs_all=True, shows_values=False)
     return dataclasses.replace(filter_, finish=ranked.finish) if ranked else filter_
+
+
+def earlier_streams(context: Context) -> list[PairStream]:
+    """Return the training pairs of the corpora before the one that is judged, as filters see pairs."""
+    alone = (dataclasses.replace(one, context=0, context_target=False) for one in context.earlier)
+    return [sources.stream(one, Split.train) for one in alone]
+
+
+def _digests(cfg: DuplicatesConfig, text: ParallelText) -> NDArray[np.uint64]:
+    compared = _compared(text, cfg.by, cfg.normalise)
+    digests = (hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=8) for one in compared)
+    return np.frombuffer(b"".join(digest.digest() for digest in digests), np.uint64)
 
 
 # Scores

@@ -382,6 +382,35 @@ def test_a_column_that_has_no_scores_is_refused(tmp_path: Path) -> None:
         scanned(FilesData(train=data(tmp_path, []).train, filters=[row]), tmp_path / "cache")
 
 
+def test_pairs_of_earlier_corpora_are_duplicates(tmp_path: Path) -> None:
+    """Those of the same languages, as fixers leave them, without tags and context; one may have changed."""
+    pairs_of = {"a": ["x\tX", "y\tY"], "b": ["x\tX", "z \tZ", "z\tZ", "v\tV"], "c": ["z\tZ", "x\tX", "w\tW"]}
+    entries = dict[str, dict[str, Any]]()
+    for name, lines in pairs_of.items():
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["en\tde", *lines, ""]))
+        entries[name] = {"train": str(tmp_path / f"{name}.tsv"), "tag": f"from{name}"}
+    entries["d"] = entries["a"] | {"tgt": "fr", "tgt_column": "de"}
+    rows = [{"name": "duplicates"}, {"name": "duplicates", "earlier": True}]
+    cfg = MixtureData(corpora=entries, filters=rows, target_tags=True, fixers=["spaces"], context=1)
+
+    def left() -> dict[str, tuple[list[str], list[int]]]:
+        found = dict[str, tuple[list[str], list[int]]]()
+        all_chains = chains(cfg, {}, None)
+        for name, source in training_streams(cfg).items():
+            text = scan(source, cfg, filter_pairs, all_chains[name], tmp_path / "cache")
+            found[name] = [line[-1] for line in pairs(text)], list(text.report.dropped.values())[-2:]
+        return found
+
+    assert left() == {
+        "a": (["X", "Y"], [0, 0]),
+        "b": (["Z", "V"], [1, 1]),
+        "c": (["W"], [0, 2]),
+        "d": (["X", "Y"], [0, 0]),
+    }
+    (tmp_path / "a.tsv").write_text("en\tde\nv\tV\n")
+    assert left()["b"] == (["X", "Z"], [1, 1])
+
+
 def test_pairs_that_are_scored_on_are_found_behind_the_tags_of_languages(tmp_path: Path) -> None:
     train = data(tmp_path, []).train
     entry = {"train": train, "validation": train, "tag": "bt"}

@@ -149,3 +149,13 @@ def test_what_needs_all_pairs_is_refused_in_a_stream(
 ) -> None:
     assert main(["train", "run=none", *TOY, *corpus, FILTERS, "data.streaming=true"]) == 2
     assert "data.filters[0]: duplicates needs all pairs at once" in capsys.readouterr().err
+
+
+def test_earlier_corpora_are_those_of_a_mixture(
+    corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = "data.filters=[{name: duplicates, earlier: true}]"
+    assert main(["prepare", *corpus, earlier]) == 2
+    assert "data.filters[0].earlier is for the corpora of data=mixture" in capsys.readouterr().err
+    assert main(["prepare", *MIXTURE[:-1], earlier, "tokenizer=char"]) == 2
+    assert "no training pair is left: 60 pairs read, 0 kept (duplicates 60)" in capsys.readouterr().err
