@@ -29,6 +29,8 @@ class Offers:
     memory: TranslationMemory | None = None
     least: float = LEAST_LIKENESS
     """Least likeness, over 0 and up to 1, of a line and the source of `memory` that is its match."""
+    tgt: str | None = None
+    """Language of the glossary and the memory: a request that names another is offered neither."""
 
     def __post_init__(self) -> None:
         least: object = self.least  # from a caller who may have passed anything
@@ -37,12 +39,12 @@ class Offers:
 
     def applied(self, request: Request, use: GlossaryUse) -> Request:
         """Return the request with its terms in its source or among its wishes, and its match, if any."""
-        match = request.match
-        if not match.strip() and self.memory is not None:
-            found = self.memory.best(request.src, self.least)
-            match = self.memory.tgt[found.row] if found else ""
-        if self.glossary.terms or request.terms:
-            request = self.glossary.applied(request, use)
+        match, shared = request.match, self if request.tgt in ("", self.tgt) else NO_OFFERS
+        if not match.strip() and shared.memory is not None:
+            found = shared.memory.best(request.src, shared.least)
+            match = shared.memory.tgt[found.row] if found else ""
+        if shared.glossary.terms or request.terms:
+            request = shared.glossary.applied(request, use)
         return replace(request, match=match) if match != request.match else request
 
 

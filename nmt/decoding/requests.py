@@ -62,11 +62,13 @@ class Request:
     """The translation of a similar source, for models trained with matches."""
     domain: str = ""
     """Domain of the text, for models trained with domains; else that of all lines."""
+    tgt: str = ""
+    """Language to translate into, for models of several; else that of all lines."""
     due: list[str] = field(default_factory=list, metadata={"internal": True})
     """Translations of terms found in the source, which `Translation.unmet` names where they are lacking."""
 
     def __post_init__(self) -> None:
-        for key in ("src", "prefix", "document", "match", "domain"):
+        for key in ("src", "prefix", "document", "match", "domain", "tgt"):
             _require(isinstance(getattr(self, key), str), key, "a text", getattr(self, key))
         for key, kind in (("must", "words or phrases"), ("avoid", "words or phrases"), ("context", "texts")):
             value: object = getattr(self, key)

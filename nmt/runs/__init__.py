@@ -15,6 +15,7 @@ Knows files and models together; refuses to know the command line. The modules i
     markup              Inline tags taken out of lines, and put into their translations.
     checkpoint_names    Checkpoints by their names: final, best, last, average or a step.
     evaluation_text     The pairs that a run is scored on.
+    asking              Sources as a model reads them: behind context and the tags that ask for something.
     opened              A run that is open, and what may be asked of its model.
     opening             Runs opened: one, an ensemble, or one beside a language model.
     pair_classifier     The probability of a label of pairs under a classifier, for a filter.

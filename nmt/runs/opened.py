@@ -16,11 +16,11 @@ from typing import Any, TypeVar, cast
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import Task, TrainConfig, search_with
-from nmt.data.documents import composed, current_of_each
+from nmt.data.documents import current_of_each
 from nmt.data.matches import with_match
-from nmt.data.mixture import in_domain, require_domain, tagged, without_front
+from nmt.data.mixture import in_domain, require_domain, without_front
 from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
-from nmt.data.pairs import SEPARATOR, DataConfig, ParallelText, Split, domain_tag
+from nmt.data.pairs import SEPARATOR, ParallelText, Split, domain_tag
 from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.translation_memory import TranslationMemory
@@ -45,10 +45,19 @@ from nmt.decoding.translate import (
     longest_source,
     translate,
 )
-from nmt.errors import Log, UserError, suggest, warn
+from nmt.errors import Log, UserError, warn
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import add_factors
+from nmt.runs.asking import (
+    in_context,
+    into,
+    of_domain,
+    require_answerable,
+    require_choice,
+    require_known,
+    targets,
+)
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.language_model import continued, sampled_lines
@@ -139,10 +148,10 @@ class Run(TrainedModel):
         self.require_task(Task.translation)
         search = search_with(decoding or self.cfg.decoding, settings)
         several = iter([lines] if isinstance(lines, str | Request) else lines)
-        self.asking_for(tgt, [], domain)  # an error is an error before the first line is there
+        require_known(tgt, domain, self.cfg.data)  # an error is an error before the first line is there
         if memory is not None and not isinstance(memory, TranslationMemory):
             memory = TranslationMemory(memory)
-        offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least)
+        offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least, tgt)
         self.with_offers([], offers)
         if markup:
             self.require_markup()
@@ -176,8 +185,8 @@ class Run(TrainedModel):
         """
         requests = list(map(Request.of, lines))
         for number, request in enumerate(requests, start=first_line):
-            if request.domain:
-                require_domain(request.domain, self.cfg.data, f"line {number} of the input: domain")
+            require_answerable(request, tgt, self.cfg.data, f"line {number} of the input")
+        tgt = tgt or targets(self.cfg.data)[0]  # of blank lines, if of any
         marked = Markup(requests, warn, first_line) if markup else None
         segments = self.segments(marked.requests if marked else requests, search)
         plain = segments.requests
@@ -407,28 +416,25 @@ class Run(TrainedModel):
     def asking_for(self, tgt: str | None, lines: Iterable[Line], domain: str | None = None) -> Iterable[Line]:
         """Return the lines, or the one line, with the tags of `tgt` and `domain`, if the model has some.
 
-        The domain of a request, or of a line that begins with its tag, comes before `domain`; without any, no
-        such tag is in front. The context of a request becomes a part of its source, if the model was trained
-        with context.
+        The language of a request comes before `tgt`. The domain of a request, or of a line that begins with
+        its tag, comes before `domain`; without any, no such tag is in front. The context of a request becomes
+        a part of its source, if the model was trained with context.
 
         Raises:
             UserError: the model does not translate into `tgt`, or into several languages and `tgt` is None;
                 or it does not know `domain`.
         """
-        tags, domains = self.cfg.data.tags, self.cfg.data.domains
-        known = list(dict.fromkeys(language for _, language in self.cfg.data.languages))
-        if tgt is None and tags and len(known) > 1:
-            raise UserError(f"the run translates into {', '.join(known)}; say which one with tgt=...")
-        if tgt is not None and tgt not in known:
-            raise UserError(f"tgt={tgt}: the run translates into {', '.join(known)}{suggest(tgt, known)}")
-        if domain is not None:
-            require_domain(domain, self.cfg.data)
+        data = self.cfg.data
+        require_choice(tgt, data)
+        require_known(tgt, domain, data)
         several = cast("Iterable[Line]", [lines]) if isinstance(lines, str) else lines
-        if self.cfg.data.context:
-            several = (cast(Line, _in_context(line, self.cfg.data)) for line in several)
-        if domains:
-            several = (cast(Line, _of_domain(line, domain, self.cfg.data)) for line in several)
-        return (cast(Line, _tagged(line, tags[tgt or known[0]])) for line in several) if tags else several
+        if data.context:
+            several = (cast(Line, in_context(line, data)) for line in several)
+        if data.domains:
+            several = (cast(Line, of_domain(line, domain, data)) for line in several)
+        if data.tags:
+            several = (cast(Line, into(line, tgt or targets(data)[0], data)) for line in several)
+        return several
 
     def in_domain(self, domain: str | None, lines: Sequence[str]) -> list[str]:
         """Return lines that perhaps have the tag of a language with that of `domain`, unless they have one.
@@ -455,9 +461,13 @@ class Run(TrainedModel):
         """Return the lines with their `offers`: terms, and matches, which `with_matches` puts into sources.
 
         Raises:
-            UserError: the model is to be offered terms or matches, and was not trained with them.
+            UserError: the model is to be offered terms or matches, and was not trained with them; or it has
+                several languages, and nobody knows which one the offers are of.
         """
-        use = offers.use
+        use, data = offers.use, self.cfg.data
+        if offers.glossary.terms or offers.memory is not None:
+            require_choice(offers.tgt, data, "tgt=..., the language of the glossary or memory")
+        offers = dataclasses.replace(offers, tgt=offers.tgt or targets(data)[0])
         if use is GlossaryUse.auto:
             use = GlossaryUse.both if self.knows_terms else GlossaryUse.constrain
         if use is not GlossaryUse.constrain and not self.knows_terms:
@@ -563,26 +573,3 @@ def _checked(lines: Iterable[str], check: Callable[[str, str], None]) -> Iterato
 def _require_number(name: str, number: object, *, least: int) -> None:
     if not isinstance(number, int) or number < least:
         raise UserError(f"{name} must be a whole number of at least {least}, but is {number!r:.80}")
-
-
-def _in_context(line: str | Request, data: DataConfig) -> str | Request:
-    """Return a line with as much of its context as the model knows in its source; a text as it is."""
-    if isinstance(line, str):
-        return line
-    return dataclasses.replace(line, src=composed(line.src, line.context, data), context=[])
-
-
-def _of_domain(line: str | Request, domain: str | None, data: DataConfig) -> str | Request:
-    """Return a line with the tag of its domain, or of `domain`, in front of its source."""
-    source, own = (line, "") if isinstance(line, str) else (line.src, line.domain)
-    wanted = own or domain
-    if not wanted:
-        return line
-    (source,) = in_domain([source], domain_tag(wanted), data.domain_tags.values())
-    return source if isinstance(line, str) else dataclasses.replace(line, src=source, domain="")
-
-
-def _tagged(line: str | Request, tag: str) -> str | Request:
-    """Return a line with `tag` in front of its source."""
-    (source,) = tagged([line if isinstance(line, str) else line.src], tag)
-    return source if isinstance(line, str) else dataclasses.replace(line, src=source)

@@ -36,7 +36,7 @@ class ServedClassification(ServedTask[ClassificationRequest]):
         if self.domain is not None:
             require_domain(self.domain, data)
         self.is_of_pairs = SEPARATOR in data.symbols
-        self.example = "a\ta" if self.is_of_pairs else "a"
+        self.example = {"text": "a\ta" if self.is_of_pairs else "a"}
         self._question = Question(DecodingConfig(**{key: getattr(self.decoding, key) for key in KEYS}))
 
     @classmethod

@@ -6,7 +6,7 @@ Knows no HTTP: a wrong request is a `UserError`, one that is too large a `TooLar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -65,8 +65,8 @@ class ServedTask(ABC, Generic[Body]):
     """Name of the list of answers."""
     does: ClassVar[str]
     """What the model does, behind its name."""
-    example = "a"
-    """Line that the server answers before its first request."""
+    example: Mapping[str, str] = {"text": "a"}
+    """Body of the request that the server answers before the first one of others."""
 
     def __init__(
         self,
@@ -107,5 +107,5 @@ class ServedTask(ABC, Generic[Body]):
 
     def answer_example(self) -> None:
         """Answer a line, so that what is to fail fails, and what is made at first use is there."""
-        asked = self.asked(self.body()(text=self.example))
+        asked = self.asked(self.body()(**self.example))
         self.answers(asked.lines, [asked.question])

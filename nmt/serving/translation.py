@@ -19,6 +19,7 @@ from nmt.decoding.offers import NO_OFFERS, Offers, read_memory
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models.ensemble import Ensemble
+from nmt.runs.asking import has_choice, require_known, targets
 from nmt.serving.answers import Question, answers
 from nmt.serving.batcher import Answer
 from nmt.serving.configs import ServingConfig
@@ -51,11 +52,13 @@ class ServedTranslation(ServedTask[TranslationRequest]):
     def prepare(self) -> None:
         """Read the translation memory, if any, and tell whether there is attention to show."""
         run, cfg = self.run, self.cfg
-        run.asking_for(self.tgt, [], self.domain)
+        require_known(self.tgt, self.domain, run.cfg.data)
+        if self.tgt is None and has_choice(run.cfg.data):  # then each request names its language
+            self.example = {**self.example, "tgt": targets(run.cfg.data)[0]}
         self._offers, self._remembered = NO_OFFERS, self.tgt
         if cfg.memory is not None:
             memory = read_memory(cfg.memory, run.cfg.data, self.tgt)
-            self._offers = Offers(memory=memory, least=cfg.memory_least)
+            self._offers = Offers(memory=memory, least=cfg.memory_least, tgt=self.tgt)
             self._remembered = self.tgt or run.cfg.data.languages[0][1]
         run.with_offers([], self._offers)
         is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
@@ -98,7 +101,7 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         data, decoding = self.run.cfg.data, self.decoding
         return {
             "src": data.src,
-            "tgt": self.tgt or data.tgt,
+            "tgt": self.tgt or (None if has_choice(data) else data.tgt),
             "languages": sorted({tgt for _, tgt in data.languages}) if data.tags else [],
             "domain": self.domain,
             "domains": sorted({*data.domains.values()}),

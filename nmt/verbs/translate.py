@@ -22,6 +22,7 @@ from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
+from nmt.runs.asking import require_choice, require_known
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
@@ -46,9 +47,11 @@ def translate_file(cfg: TranslateConfig) -> None:
 def _opened(cfg: TranslateConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.translation)
-    run.asking_for(cfg.tgt, [], cfg.domain)  # an error is an error before the first line is there
+    require_known(cfg.tgt, cfg.domain, run.cfg.data)  # an error is an error before the first line is there
+    if not cfg.reads_json:  # whose lines may name their languages
+        require_choice(cfg.tgt, run.cfg.data)
     memory = _memory(cfg, run.cfg.data)
-    offers = Offers(_glossary(cfg), cfg.glossary_use, memory, cfg.memory_least)
+    offers = Offers(_glossary(cfg), cfg.glossary_use, memory, cfg.memory_least, cfg.tgt)
     run.with_offers([], offers)
     if cfg.markup:
         run.require_markup()

@@ -146,7 +146,7 @@ def test_a_language_is_no_setting_of_a_classifier(run: Run, capsys: pytest.Captu
 def test_the_first_line_of_a_server_can_be_answered(name: str, request: pytest.FixtureRequest) -> None:
     run = request.getfixturevalue(name)
     task = served_task(run, run.cfg.decoding, None, ServingConfig())
-    asked = task.asked(task.body()(text=task.example))
+    asked = task.asked(task.body()(**task.example))
     assert [one["label"] in LABELS for one in task.answers(asked.lines, [asked.question])] == [True]
 
 

@@ -1,0 +1,91 @@
+"""Sources as a model reads them: behind their context, and the tags that ask for a language and a domain.
+
+What the lines of one input are asked for, `tgt` and `domain` of all of them, may be another thing in a
+`Request`, which comes first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nmt.data.documents import composed
+from nmt.data.mixture import in_domain, require_domain, tagged
+from nmt.data.pairs import DataConfig, domain_tag
+from nmt.decoding.requests import Request
+from nmt.errors import UserError, suggest
+
+
+def targets(data: DataConfig) -> list[str]:
+    """Return the languages that a run of `data` translates into."""
+    return list(dict.fromkeys(tgt for _, tgt in data.languages))
+
+
+def has_choice(data: DataConfig) -> bool:
+    """Return whether a run of `data` has to be told the language to translate into."""
+    return bool(data.tags) and len(targets(data)) > 1
+
+
+def require_target(tgt: str, data: DataConfig, where: str = "tgt") -> None:
+    """Raise `UserError` unless a run of `data` translates into `tgt`; `where` says what names it."""
+    known = targets(data)
+    if tgt not in known:
+        alone = "" if data.tags else " alone, since it was trained without data.target_tags"
+        told = f"the run translates into {', '.join(known)}{alone}"
+        raise UserError(f"{where}={tgt}: {told}{suggest(tgt, known)}")
+
+
+def require_choice(tgt: str | None, data: DataConfig, way_out: str = "tgt=...", where: str = "") -> None:
+    """Raise `UserError` where a run of `data` has to be told a language and is not; `where` says of what."""
+    if tgt is None and has_choice(data):
+        into = ", ".join(targets(data))
+        raise UserError(f"{where}the run translates into {into}; say which one with {way_out}")
+
+
+def require_known(tgt: str | None, domain: str | None, data: DataConfig) -> None:
+    """Raise `UserError` unless a run of `data` knows the language and the domain of all lines."""
+    if tgt is not None:
+        require_target(tgt, data)
+    if domain is not None:
+        require_domain(domain, data)
+
+
+def require_answerable(request: Request, tgt: str | None, data: DataConfig, name: str) -> None:
+    """Raise `UserError`, which calls a line `name`, unless a run of `data` knows what the line asks for.
+
+    `tgt` is the language of the lines that name none.
+    """
+    if request.domain:
+        require_domain(request.domain, data, f"{name}: domain")
+    if request.tgt:
+        require_target(request.tgt, data, f"{name}: tgt")
+        if len(targets(data)) > 1 and not data.tags:
+            raise UserError(
+                f"{name}: tgt={request.tgt}: the run was trained without data.target_tags, so that no line "
+                "can ask it for a language; leave it out"
+            )
+    elif request.src.strip():
+        require_choice(tgt, data, 'tgt=... for all lines, or "tgt" of this one', f"{name}: ")
+
+
+def in_context(line: str | Request, data: DataConfig) -> str | Request:
+    """Return a line with as much of its context as the model knows in its source; a text as it is."""
+    if isinstance(line, str):
+        return line
+    return dataclasses.replace(line, src=composed(line.src, line.context, data), context=[])
+
+
+def of_domain(line: str | Request, domain: str | None, data: DataConfig) -> str | Request:
+    """Return a line with the tag of its domain, or of `domain`, in front of its source."""
+    source, own = (line, "") if isinstance(line, str) else (line.src, line.domain)
+    wanted = own or domain
+    if not wanted:
+        return line
+    (source,) = in_domain([source], domain_tag(wanted), data.domain_tags.values())
+    return source if isinstance(line, str) else dataclasses.replace(line, src=source, domain="")
+
+
+def into(line: str | Request, tgt: str, data: DataConfig) -> str | Request:
+    """Return a line with the tag of its language, or of `tgt`, in front of its source."""
+    source, own = (line, "") if isinstance(line, str) else (line.src, line.tgt)
+    (source,) = tagged([source], data.tags[own or tgt])
+    return source if isinstance(line, str) else dataclasses.replace(line, src=source, tgt="")
