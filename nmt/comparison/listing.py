@@ -21,7 +21,7 @@ from nmt.comparison.configs import RunsConfig, TableFormat
 from nmt.comparison.differences import differing, shown, telling
 from nmt.comparison.record import STATES, RunRecord, find_runs, read_run
 from nmt.config.sweeps import short_names
-from nmt.decoding.metrics import METRICS, higher_is_better, label_of
+from nmt.decoding.metrics import MACRO, METRICS, higher_is_better, label_of
 from nmt.errors import Log, UserError, suggest, visible
 
 GAP = "  "
@@ -89,7 +89,7 @@ def _sorted(records: Sequence[RunRecord], column: str, folder: Path) -> list[Run
         "age": lambda run: -run.changed,
         "parameters": lambda run: run.parameters,
     }
-    metrics = dict.fromkeys([*(name for run in records for name in run.validation), *METRICS, "loss"])
+    metrics = dict.fromkeys([*(name for run in records for name in run.validation), *METRICS, *MACRO, "loss"])
     keys = dict.fromkeys(key for run in records for key in run.config)
     if column in known:
         value = known[column]

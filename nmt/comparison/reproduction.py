@@ -11,7 +11,7 @@ from nmt.comparison.differences import differing, flat_environment, shown
 from nmt.comparison.listing import aligned
 from nmt.comparison.record import RunRecord, read_run
 from nmt.comparison.translations import lines_of
-from nmt.decoding.metrics import METRICS
+from nmt.decoding.metrics import label_of
 from nmt.errors import NotReproduced, visible
 from nmt.files import digest, step_records
 
@@ -105,8 +105,7 @@ def _scores(before: RunRecord, after: RunRecord) -> Iterator[tuple[str, tuple[fl
     for split, scores in ours.items():
         for name, value in scores.items():
             if name not in DERIVED and split in theirs and name in theirs[split]:
-                label = METRICS[name].label if name in METRICS else name
-                yield f"{split} {label}", (value, theirs[split][name])
+                yield f"{split} {label_of(name)}", (value, theirs[split][name])
 
 
 def _translations(before: RunRecord, after: RunRecord) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -23,7 +23,7 @@ from nmt.config.registry import VARIANTS
 from nmt.config.roots import NAMED_CHECKPOINTS
 from nmt.config.verb import Verb
 from nmt.data.pairs import Split
-from nmt.decoding.metrics import METRICS, SCORERS
+from nmt.decoding.metrics import MACRO, METRICS, SCORERS
 from nmt.errors import NmtError
 from nmt.files import OUTPUTS, path_of
 from nmt.training.tracking_config import SINKS
@@ -59,7 +59,7 @@ PATHS = (
 NAMES: dict[str, Iterable[str]] = {
     "metrics": METRICS,
     "objective.metric": SCORERS,
-    "trainer.best_metric": ("auto", "loss", *METRICS),
+    "trainer.best_metric": ("auto", "loss", *METRICS, *MACRO),
     "trainer.measures": MEASURES,
     "tracking.sinks": SINKS,
 }

@@ -30,7 +30,7 @@ from nmt.data.pairs import DataConfig, Split
 from nmt.data.sources import has_split, set_configs
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.metrics import SCORERS, of_another_task
+from nmt.decoding.metrics import MACRO, SCORERS, of_another_task, over_languages
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
@@ -419,7 +419,12 @@ def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
         return
     if cfg.task is Task.language_model:
         yield f"trainer.best_metric={best} scores translations; with task=language_model set it to loss"
-    elif best not in cfg.metrics:
+    elif best in MACRO and len(cfg.data.tags) < 2:
+        yield (
+            f"trainer.best_metric={best} is a mean over target languages, but data.target_tags tells no two "
+            f"apart; set trainer.best_metric={MACRO[best]}"
+        )
+    elif best not in [*cfg.metrics, *over_languages(cfg.metrics)]:
         near = suggest(best, [*cfg.metrics, "loss", "auto"])
         yield (
             f"trainer.best_metric={best} is not computed: metrics is [{', '.join(cfg.metrics)}]; "

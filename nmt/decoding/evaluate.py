@@ -21,7 +21,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.forcing import ROWS_AT_ONCE
-from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, require_computable
+from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, means, require_computable
 from nmt.decoding.requests import Request
 from nmt.decoding.segments import translated_behind_context
 from nmt.decoding.translate import Translation, evaluating, translate
@@ -35,7 +35,7 @@ class Scores:
     """The scores of one set of translations."""
 
     values: dict[str, float]
-    """By metric name."""
+    """By metric name, and the means over languages, such as macro_bleu."""
     signatures: dict[str, str]
     """By metric name: how the value was computed."""
     hypotheses: list[str]
@@ -93,6 +93,7 @@ def evaluate_text(
         src, hyp, ref, *others = ([column[row] for row in rows] for column in columns)
         own = score_text(src, hyp, ref, of_sacrebleu, tgt_lang=language, more_refs=others, scoring=scoring)
         scores.by_language[language] = own.values
+    scores.values |= means(scores.by_language)
     kept = "values", "signatures", "by_language"
     world.broadcast({name: getattr(scores, name) for name in kept})
     return scores

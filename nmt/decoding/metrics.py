@@ -8,7 +8,7 @@ sacreBLEU is imported when a score is computed: composing a config needs the nam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -186,6 +186,8 @@ METRICS: dict[str, Metric] = {
     "micro_f1": _of_labels("micro_f1", "micro F1"),
 }
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
+MACRO = {f"macro_{name}": name for name in SCORERS}
+"""Name in `trainer.best_metric` of the mean of a score over target languages -> the score."""
 
 
 def names_of_metrics(*, of_labels: bool) -> list[str]:
@@ -233,13 +235,30 @@ def default_best(names: Sequence[str]) -> str:
 
 
 def higher_is_better(name: str) -> bool:
-    """Return whether higher values of the score `name`, a metric or the loss, are better."""
-    return name in METRICS and METRICS[name].higher_is_better
+    """Return whether higher values of the score `name`, a metric, a mean of one or the loss, are better."""
+    plain = MACRO.get(name, name)
+    return plain in METRICS and METRICS[plain].higher_is_better
 
 
 def label_of(name: str) -> str:
-    """Return the label of a metric; another name as it is."""
+    """Return the label of a metric, or of its mean over languages; another name as it is."""
+    if name in MACRO:
+        return f"macro {METRICS[MACRO[name]].label}"
     return METRICS[name].label if name in METRICS else name
+
+
+def over_languages(names: Collection[str]) -> list[str]:
+    """Return the names of the means over target languages of those of the scores `names` that have one."""
+    return [macro for macro, name in MACRO.items() if name in names]
+
+
+def means(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each score over target languages, in which each language counts the same."""
+    several = list(by_language.values())
+    names = several[0] if several else ()
+    return {
+        macro: sum(one[MACRO[macro]] for one in several) / len(several) for macro in over_languages(names)
+    }
 
 
 def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
@@ -247,7 +266,7 @@ def labelled_scores(values: Mapping[str, float | str]) -> list[str]:
 
     Values that were read from JSON may be "inf" or "nan".
     """
-    labels = {name: metric.label for name, metric in METRICS.items()}
+    labels = {name: label_of(name) for name in (*METRICS, *MACRO)}
     labels |= {"perplexity": "perplexity", "token_accuracy": "token accuracy"}
     return [f"{label} {float(values[name]):.2f}" for name, label in labels.items() if name in values]
 

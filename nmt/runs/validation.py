@@ -10,11 +10,12 @@ import torch
 from nmt import runtime
 from nmt.config.roots import TrainConfig, search_of_validations
 from nmt.config.spelling import spelled
-from nmt.data.pairs import Split
+from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores
-from nmt.errors import Log
+from nmt.decoding.evaluate import Scores, languages_asked_for
+from nmt.decoding.metrics import MACRO
+from nmt.errors import Log, UserError
 from nmt.files import write_lines
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
@@ -69,6 +70,7 @@ def validator(
     for decoding in [cfg.decoding, *([search.decoding] if search.decoding != cfg.decoding else [])]:
         AllowedTokens(decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
+    _require_languages(text.first(search.num_pairs), cfg)
     evaluation = Evaluation(trained, text, tracker.message)
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)
 
@@ -89,6 +91,18 @@ def validator(
         }
 
     return validate
+
+
+def _require_languages(text: ParallelText, cfg: TrainConfig) -> None:
+    """Raise `UserError` where the best checkpoint is that of a mean over languages, and `text` has one."""
+    best, given = cfg.trainer.best_metric, cfg.num_validation_pairs
+    languages = [name for name in languages_asked_for(text.src) if name in cfg.data.tags]
+    if best in MACRO and len(languages) < 2:
+        pairs = f"first {given:,} of num_validation_pairs" if given else "validation pairs"
+        raise UserError(
+            f"trainer.best_metric={best} is a mean over target languages, but the {pairs} are all into "
+            f"{languages[0]}; score more, or set trainer.best_metric={MACRO[best]}"
+        )
 
 
 def scored(trained: TrainedModel, run: RunDirectory, split: Split, search: Search, log: Log) -> Scores:

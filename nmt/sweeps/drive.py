@@ -23,9 +23,9 @@ from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config, matches
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.config.trials import Sweep
-from nmt.data.pairs import Split, stamp_of_files
+from nmt.data.pairs import DataConfig, Split, stamp_of_files
 from nmt.data.sources import has_split, set_configs
-from nmt.decoding.metrics import METRICS, default_best, higher_is_better
+from nmt.decoding.metrics import MACRO, METRICS, default_best, higher_is_better, over_languages
 from nmt.errors import Interrupted, UserError, in_one_line, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
@@ -96,14 +96,17 @@ class Ranking(NamedTuple):
         metrics = [*getattr(cfg, "metrics", METRICS)]  # of a verb that names none, any
         best = cfg.trainer.best_metric if isinstance(cfg, TrainConfig) else default_best(metrics)
         metric, direction = plan.cfg.metric or f"{VALIDATION}.{best}", plan.cfg.direction
+        data = getattr(cfg, "data", None)
+        macro = over_languages(metrics) if isinstance(data, DataConfig) and len(data.tags) > 1 else []
         scored = [f"{split}.{one}" for split in _validations(cfg) for one in (*metrics, "loss", "perplexity")]
+        scored += [f"{VALIDATION}.{one}" for one in macro]
         if "/" not in metric and metric not in scored:
             raise UserError(
                 f"sweep.metric={metric} is not computed; it can be {', '.join(scored)}, or a name of "
                 f"metrics.jsonl such as train/loss{suggest(metric, scored)}"
             )
         if direction is Direction.auto:
-            known = {key: one.higher_is_better for key, one in METRICS.items()}
+            known = {name: higher_is_better(name) for name in (*METRICS, *MACRO)}
             direction = direction_of(metric, {**known, "loss": False, "perplexity": False, "nll": False})
         return cls(metric, direction, best if isinstance(cfg, TrainConfig) and "/" not in metric else "")
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nmt.config.sweeps import short_names
-from nmt.decoding.metrics import METRICS, label_of
+from nmt.decoding.metrics import MACRO, METRICS, label_of
 from nmt.errors import visible
 from nmt.sweeps.records import SEED, Group, Record, Records
 
@@ -82,7 +82,7 @@ def _scores(records: Records) -> dict[str, str]:
         return {name: name for name in names}
     metric = records.metric.rpartition(".")[2]
     of_sets = [name for name in names if name.startswith(VALIDATION) and name.endswith(f".{metric}")]
-    shown = [*of_sets, *(f"{VALIDATION}.{name}" for name in (*METRICS, "loss"))]
+    shown = [*of_sets, *(f"{VALIDATION}.{name}" for name in (*METRICS, *MACRO, "loss"))]
     others = [name for name in dict.fromkeys(shown) if name in names and name != records.metric]
     return {"value": records.metric, **{name: name for name in others[:2]}}
 

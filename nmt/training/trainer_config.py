@@ -123,8 +123,9 @@ class TrainerConfig:
     keep_best: int = 1
     """Best checkpoints kept, by `best_metric`."""
     best_metric: str = "auto"
-    """Validation score that picks the best checkpoint and drives early stopping: loss, or one of `metrics`;
-    auto: the first of `metrics` whose higher values are better, else loss."""
+    """Validation score that picks the best checkpoint and drives early stopping: loss, one of
+    `metrics`, or with data.target_tags macro_bleu and the like, its mean over target languages; auto: the
+    first of `metrics` whose higher values are better, else loss."""
     patience: int = 10
     """Stop after this many validations without a better `best_metric` or, where it is the same, a lower loss;
     0: never."""

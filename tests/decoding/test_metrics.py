@@ -30,6 +30,7 @@ from nmt.decoding.metrics import (
     default_best,
     higher_is_better,
     labelled_scores,
+    means,
     require_computable,
     require_metrics,
     sentence_counts,
@@ -348,3 +349,10 @@ def test_a_metric_is_one_row(
     shown = capsys.readouterr().out
     assert "  Echo 7.50  perplexity" in shown
     assert "signature   echo|sources:10|fr" in shown
+
+
+def test_a_mean_over_languages_counts_each_the_same() -> None:
+    found = means({"de": {"bleu": 10.0, "ter": 80.0}, "en": {"bleu": 40.0, "ter": 30.0}})
+    assert found == {"macro_bleu": 25.0, "macro_ter": 55.0}
+    assert labelled_scores(found) == ["macro BLEU 25.00", "macro TER 55.00"]
+    assert list(map(higher_is_better, found)) == [True, False]

@@ -48,6 +48,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "trainer.batch_tokens=32",
         "trainer.max_steps=100",
         "trainer.eval_every_steps=50",
+        "trainer.best_metric=macro_chrf",
         "runtime.device=cpu",
     ]
 
@@ -97,7 +98,12 @@ def test_each_target_language_is_scored(nmt: Command, trained: Path) -> None:
         assert found["bleu"] == BLEU(trg_lang=language).corpus_score(own, references).score
         assert f"  into {language}   BLEU {found['bleu']:.2f}  chrF {found['chrf']:.2f}" in done.stdout
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    assert any("valid/into_fr/chrf" in row for row in rows)
+    (last,) = (row for row in rows if row["step"] == results["step"] and "valid/into_fr/chrf" in row)
+    assert last["valid/macro_chrf"] == (last["valid/into_de/chrf"] + last["valid/into_fr/chrf"]) / 2
+    mean = sum(found["chrf"] for found in results["languages"]["test"].values()) / 2
+    assert results["test"]["macro_chrf"] == mean
+    assert f"  macro chrF {mean:.2f}  perplexity" in done.stdout
+    assert "valid macro chrF" in nmt("runs", f"folder={trained}").stdout
     (record,) = (trained / "evaluations").glob("*.json")
     assert json.loads(record.read_text())["languages"] == results["languages"]["test"]
 

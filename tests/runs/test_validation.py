@@ -8,11 +8,40 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
+from nmt.errors import UserError
+from nmt.runs.opening import open_run
+from nmt.runs.validation import validator
+from nmt.runtime_config import RuntimeConfig
+from nmt.training.tracking import TrackedRun, Tracker
+from nmt.training.tracking_config import TrackingConfig
+from tests.runs.untrained import untrained
 from tests.training.test_tracking import TOY
 
 
 def words(file: Path) -> list[int]:
     return [len(line.split()) for line in file.read_text().splitlines()]
+
+
+def test_a_mean_over_languages_needs_pairs_of_several(tmp_path: Path) -> None:
+    corpora = "data.corpora={there: {name: toy}, back: {name: toy, src: fr, tgt: en}}"
+    data = ("data=mixture", "data.tgt=fr", corpora, "data.target_tags=true")
+    lines = [f"<2{tgt}> {letter}b c" for tgt in ("fr", "en") for letter in "abc"]
+
+    def validated(name: str, *overrides: str) -> dict[str, float]:
+        path = untrained(
+            tmp_path / name, *overrides, "trainer.best_metric=macro_chrf", data=data, lines=lines
+        )
+        run = open_run(path, runtime_cfg=RuntimeConfig(device="cpu"))
+        return validator(run, run.directory, Tracker(TrackedRun(path), TrackingConfig(sinks=[])))(1)
+
+    with pytest.raises(
+        UserError,
+        match=r"^trainer.best_metric=macro_chrf is a mean over target languages, but "
+        r"the first 3 of num_validation_pairs are all into fr; score more, or set trainer.best_",
+    ):
+        validated("few", "num_validation_pairs=3")
+    found = validated("most", "num_validation_pairs=4")
+    assert {"valid/macro_chrf", "valid/into_fr/chrf", "valid/into_en/chrf"} <= found.keys()
 
 
 def test_validations_may_search_less_than_the_end(

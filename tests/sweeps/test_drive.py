@@ -177,6 +177,16 @@ def test_lower_is_better_where_it_is(planned: Planned, capfd: pytest.CaptureFixt
     assert json.loads(Path("sweep/sweep.json").read_text())["best"] == "seed-1+dropout-0.1"
 
 
+def test_a_mean_over_languages_ranks_where_there_are_some(planned: Planned) -> None:
+    metric, tags = "sweep.metric=validation.macro_ter", ["data=mixture", "data.target_tags=true"]
+    corpora = "data.corpora={there: {name: toy, tgt: fr}, back: {name: toy, src: fr, tgt: en}}"
+    several = planned(2, *tags, corpora, "metrics=[ter]", metric)
+    assert sweep(several, lambda one: {"validation": {"macro_ter": seed_of(one)}}, report) == 0
+    assert json.loads(Path("sweep/sweep.json").read_text())["best"] == "seed-1"
+    with pytest.raises(UserError, match=r"sweep.metric=validation.macro_ter is not computed"):
+        sweep(planned(2, "metrics=[ter]", metric), lambda _: {}, report)
+
+
 def test_what_is_finished_is_read_and_not_run(planned: Planned, capfd: pytest.CaptureFixture[str]) -> None:
     chosen = planned(3)
     for trial, changed in ((chosen.trials[0], {}), (chosen.trials[1], {"seed": 7})):
