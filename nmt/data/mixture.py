@@ -2,7 +2,8 @@
 
 The share of a corpus is in proportion to weight * pairs^(1 / temperature): a temperature of 1 follows the
 sizes of the corpora, a higher one favours small corpora, and `null` follows the weights alone (Arivazhagan et
-al. 2019, section 4.2). A tag such as <2de> in front of a source asks for a target language, so that one model
+al. 2019, section 4.2). The pairs may be those of all corpora of a direction, which share its part of an epoch
+by their sizes. A tag such as <2de> in front of a source asks for a target language, so that one model
 translates into several (Johnson et al. 2017). A tag such as <domain:med>, behind it, tells of what domain a
 text is (Kobus et al. 2017). A tag such as <bt> tells in training where a pair is from, such as
 back-translation (Caswell et al. 2019). Knows neither files nor tokens; `nmt.data.sources` has the corpora.
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from enum import Enum
 
 from nmt.data.pairs import DataConfig, PairStream, ParallelText
 from nmt.errors import UserError, suggest
@@ -22,11 +25,30 @@ SPECIAL = ("s", "pad", "unk")
 """Words that with angle brackets are special pieces of a tokenizer."""
 
 
-def shares(weights: Sequence[float], sizes: Sequence[int], temperature: float | None) -> list[float]:
-    """Return the share of each corpus in an epoch; the shares add up to 1."""
+class TemperatureOf(Enum):
+    """What is the larger, the more often it is read."""
+
+    corpora = "corpora"
+    directions = "directions"
+
+
+def shares(
+    weights: Sequence[float], sizes: Sequence[int], temperature: float | None, groups: Sequence[object]
+) -> list[float]:
+    """Return the share of each corpus in an epoch; the shares add up to 1.
+
+    The temperature is of the groups, of which `groups` has that of each corpus. A corpus of weight 0 is not
+    read, and no part of its group.
+    """
     power = 0.0 if temperature is None else 1.0 / temperature
-    largest = max(sizes)  # powers of ratios do not overflow
-    parts = [weight * (size / largest) ** power for weight, size in zip(weights, sizes, strict=True)]
+    corpora, totals = list(zip(weights, sizes, groups, strict=True)), Counter[object]()
+    for weight, size, group in corpora:
+        totals[group] += size if weight else 0
+    largest = max(*sizes, *totals.values())  # powers of ratios do not overflow
+    parts = [
+        weight * (size / totals[group]) * (totals[group] / largest) ** power if weight else 0.0
+        for weight, size, group in corpora
+    ]
     return [part / sum(parts) for part in parts]
 
 

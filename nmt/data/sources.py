@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from nmt.checks import at_least
+from nmt.checks import at_least, positive
 from nmt.data import augmented, damage, documents, files, hub, labels, mixture, stages, testsets
 from nmt.data.augmented import AugmentedData
 from nmt.data.bundled_data import DemoData, NoData, ToyData, stream_bundled, stream_none
@@ -37,7 +37,6 @@ from nmt.data.pairs import (
     domain_tag,
     joined_streams,
 )
-from nmt.data.stages import Stage
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
 
@@ -66,6 +65,9 @@ class MixtureData(DataConfig):
     fixers, filters and augment; see docs/data.md."""
     temperature: float | None = 1.0
     """A corpus of n pairs counts n^(1 / temperature) times its weight; null: its weight alone."""
+    temperature_of: mixture.TemperatureOf = mixture.TemperatureOf.corpora
+    """corpora; directions: a corpus of n of the N pairs of its two languages in their order counts
+    N^(1 / temperature) * n / N times its weight."""
     stages: list[Any] = field(default_factory=list)
     """Parts of the training with weights of their own, in order, such as [{until: 0.33, weights: {NAME: 1,
     OTHER: 1}}, {weights: {NAME: 1}}]; until is an update, or below 1 a share of trainer.max_steps. A corpus
@@ -88,10 +90,7 @@ class MixtureData(DataConfig):
                 raise UserError(
                     f"data.scored: there is no corpus {name!r}, only {known}{suggest(name, self.corpora)}"
                 )
-        if self.temperature is not None and self.temperature <= 0.0:
-            raise UserError(
-                f"data.temperature must be positive, or null for weights alone, but is {self.temperature}"
-            )
+        positive(self, "data", "temperature", hint="; use null for weights alone")
         if self.streaming and self.temperature is not None:
             raise UserError(
                 "data.streaming=true does not know how large the corpora are; set data.temperature=null, so "
@@ -176,13 +175,15 @@ class MixtureData(DataConfig):
 
     def last_updates(self, max_steps: int | None) -> list[int]:
         """Return the last update of each stage but the last; see `nmt.data.stages.last_updates`."""
-        return stages.last_updates([Stage(**stage) for stage in self.stages], max_steps)
+        return stages.last_updates([stages.Stage(**stage) for stage in self.stages], max_steps)
 
     def shares(self, sizes: Sequence[int], stage: int = 0) -> list[float]:
         """Return the share of each corpus in an epoch of a stage, 0 for one that the stage does not read."""
         weights = {name: entry["weight"] for name, entry in self.corpora.items()}
         own = self.stages[stage]["weights"] if self.stages else weights
-        return mixture.shares([own.get(name, 0.0) for name in weights], sizes, self.temperature)
+        parts, of_each = self.parts(Split.train), self.temperature_of is mixture.TemperatureOf.corpora
+        groups = [name if of_each else (part.src, part.tgt) for name, part in parts.items()]
+        return mixture.shares([own.get(name, 0.0) for name in weights], sizes, self.temperature, groups)
 
     @property
     def languages(self) -> list[tuple[str, str]]:

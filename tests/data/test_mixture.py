@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,15 @@ from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport
-from nmt.data.mixture import in_domain, mean_shares, split_front, tagged, untagged, without_front
+from nmt.data.mixture import (
+    TemperatureOf,
+    in_domain,
+    mean_shares,
+    split_front,
+    tagged,
+    untagged,
+    without_front,
+)
 from nmt.data.modifiers import UpperCaseConfig
 from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import SOURCES, MixtureData, has_split, load, stream, streams, training_streams
@@ -67,6 +75,21 @@ def known(text: ParallelText) -> CorpusText:
 def test_shares_follow_size_and_temperature(temperature: float | None, expected: list[float]) -> None:
     cfg = MixtureData(corpora={"a": {"train": "x"}, "b": {"train": "x"}}, temperature=temperature)
     assert cfg.shares([300, 100]) == pytest.approx(expected)
+
+
+def test_the_temperature_may_be_of_directions() -> None:
+    """Corpora of a direction share its part by their sizes; one that is alone has the share it has anyway."""
+    keys: dict[str, dict[str, Any]] = {"a": {}, "b": {"weight": 2.0}, "c": {"src": "de", "tgt": "en"}}
+    corpora = {name: {"train": "x", **own} for name, own in keys.items()}
+    cfg = MixtureData(corpora=corpora, temperature=2.0, temperature_of=TemperatureOf.directions)
+    assert cfg.shares([800, 100, 100]) == pytest.approx([24 / 39, 6 / 39, 9 / 39])
+    assert replace(cfg, temperature=None).shares([300, 100, 7]) == pytest.approx([3 / 9, 2 / 9, 4 / 9])
+    staged = replace(cfg, stages=[{"until": 0.5, "weights": {"a": 1, "c": 1}}, {"weights": {"b": 1, "c": 1}}])
+    of_corpora = replace(staged, temperature_of=TemperatureOf.corpora)
+    assert [staged.shares([900, 400, 100], stage) for stage in (0, 1)] == [
+        [0.75, 0.0, 0.25],
+        of_corpora.shares([900, 400, 100], 1),
+    ]
 
 
 def test_a_low_temperature_is_no_overflow() -> None:
