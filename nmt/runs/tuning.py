@@ -7,7 +7,7 @@ from typing import Any
 from nmt.config.roots import Task, search_with, tried_values
 from nmt.config.spelling import spelled
 from nmt.data.pairs import Split
-from nmt.decoding.metrics import higher_is_better
+from nmt.decoding.metrics import MACRO, higher_is_better
 from nmt.errors import Log
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
@@ -34,7 +34,8 @@ def tuned_values(trained: TrainedModel, run: RunDirectory, log: Log) -> dict[str
     sign, tried = 1 if higher_is_better(metric) else -1, list[tuple[float, dict[str, Any]]]()
     for values in tried_values(cfg):
         search = search_with(cfg.decoding, values)
-        score = evaluation.scores(search, [metric], cfg.num_validation_pairs).values[metric]
+        scores = evaluation.scores(search, [MACRO.get(metric, metric)], cfg.num_validation_pairs)
+        score = scores.values[metric]
         log(f"tuning decoding: {metric} {score:.2f} with {named_values(values)}")
         tried.append((sign * score, values))
     return max(tried, key=lambda one: one[0])[1]

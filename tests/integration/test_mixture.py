@@ -49,6 +49,8 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "trainer.max_steps=100",
         "trainer.eval_every_steps=50",
         "trainer.best_metric=macro_chrf",
+        "decoding.max_length_ratio=0",
+        "tuned_decoding={max_length_offset: [1, 20]}",
         "runtime.device=cpu",
     ]
 
@@ -100,6 +102,7 @@ def test_each_target_language_is_scored(nmt: Command, trained: Path) -> None:
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     (last,) = (row for row in rows if row["step"] == results["step"] and "valid/into_fr/chrf" in row)
     assert last["valid/macro_chrf"] == (last["valid/into_de/chrf"] + last["valid/into_fr/chrf"]) / 2
+    assert results["tuned_decoding"] == {"max_length_offset": 20}  # by the mean, too
     mean = sum(found["chrf"] for found in results["languages"]["test"].values()) / 2
     assert results["test"]["macro_chrf"] == mean
     assert f"  macro chrF {mean:.2f}  perplexity" in done.stdout
