@@ -28,7 +28,7 @@ from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.data.pairs import DataConfig
 from nmt.data.sources import open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.decoding.configs import DecodingConfig, GlossaryUse, ScoringConfig
+from nmt.decoding.configs import STRATEGIES, DecodingConfig, GlossaryUse, ScoringConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
@@ -377,19 +377,22 @@ def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingCo
     """Return `search` with other values of the keys of `decoding`.
 
     Raises:
-        UserError: a name is unknown, a value is not what the search takes, or it names another strategy.
+        UserError: `search` is no strategy, a name is unknown, a value is not what the search takes, or it
+            names another strategy.
     """
+    if getattr(search, "strategy", None) not in STRATEGIES:  # of a caller who may have passed anything
+        kinds = ", ".join(config.__name__ for config, _ in STRATEGIES.values())
+        raise UserError(f"decoding must be one of {kinds} of nmt.decoding.configs, but is {search!r:.80}")
+    if values.get("strategy", search.strategy) != search.strategy:
+        raise UserError(
+            f"decoding.strategy is {search.strategy} and cannot be set by itself to {values['strategy']!r}; "
+            "pass a config of nmt.decoding.configs: run.translate(lines, SamplingConfig()), or MBRConfig()"
+        )
     with explained():
         cfg = OmegaConf.create({"decoding": OmegaConf.structured(search)}, flags={"struct": True})
         for name, value in values.items():
             OmegaConf.update(cfg, f"decoding.{name}", value, merge=True)
-        found = cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
-    if found.strategy != search.strategy:
-        raise UserError(
-            f"decoding.strategy is {search.strategy} and cannot be set by itself to {found.strategy!r}; "
-            "pass a config of nmt.decoding.configs: run.translate(lines, SamplingConfig()), or MBRConfig()"
-        )
-    return found
+        return cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
 
 
 def with_decoding(cfg: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:

@@ -48,6 +48,14 @@ class Offers:
         return replace(request, match=match) if match != request.match else request
 
 
+def use_of(value: GlossaryUse | str) -> GlossaryUse:
+    """Return the use of a glossary that `value` names; raise `UserError` if it names none."""
+    known = [one.value for one in GlossaryUse]
+    if not isinstance(value, GlossaryUse) and value not in known:
+        raise UserError(f"glossary_use must be one of {', '.join(known)}, but is {value!r:.80}")
+    return GlossaryUse(value)
+
+
 NO_OFFERS = Offers()
 
 

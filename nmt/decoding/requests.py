@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from nmt.data.casing import ESCAPE, MARKS
 from nmt.data.lines import read_lines
@@ -151,8 +151,11 @@ class Glossary:
     """Terms of the source and their translations; `a|b` are two translations of which one is due."""
 
     def __init__(self, terms: Mapping[str, str]):
-        if not all(map(str.strip, terms)):
-            raise UserError("glossary: one of the terms is blank")
+        if not isinstance(terms, Mapping):
+            raise UserError(f"glossary must map terms to their translations, but is {terms!r:.80}")
+        for pair in cast("Iterable[tuple[object, object]]", terms.items()):  # whatever a caller has passed
+            if not all(isinstance(text, str) and variants(text) for text in pair):
+                raise UserError(f"glossary: {pair[0]!r} or its translation {pair[1]!r} is no text, or blank")
         self.terms = {_plain_term(term): targets for term, targets in terms.items()}
         self._plain = {term: targets for term, targets in self.terms.items() if term == term.lower()}
         forms = {term: _in_any_form(term) for term in sorted(terms, key=len, reverse=True)}

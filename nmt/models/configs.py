@@ -631,6 +631,11 @@ class EnsembleConfig:
 
     def __post_init__(self) -> None:
         within(self, "ensemble", "(-1, 10)", "lm_weight")
+        if self.lm is None and self.lm_weight != EnsembleConfig.lm_weight:
+            raise UserError(
+                f"ensemble.lm_weight={self.lm_weight} is the weight of a language model, but there is none; "
+                "set ensemble.lm, too"
+            )
         for weight in self.weights or ():
             if not 0 < weight < math.inf:
                 raise UserError(

@@ -34,7 +34,7 @@ from nmt.decoding.configs import (
 )
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.metrics import of_another_task, require_metrics
-from nmt.decoding.offers import NO_OFFERS, Offers
+from nmt.decoding.offers import NO_OFFERS, Offers, use_of
 from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
 from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
@@ -151,7 +151,8 @@ class Run(TrainedModel):
         require_known(tgt, domain, self.cfg.data)  # an error is an error before the first line is there
         if memory is not None and not isinstance(memory, TranslationMemory):
             memory = TranslationMemory(memory)
-        offers = Offers(Glossary(glossary or {}), GlossaryUse(glossary_use), memory, memory_least, tgt)
+        use = use_of(glossary_use)
+        offers = Offers(Glossary(glossary or {}), use, memory, memory_least, tgt)
         self.with_offers([], offers)
         if markup:
             self.require_markup()
@@ -341,8 +342,8 @@ class Run(TrainedModel):
         search, sources = decoding or self.cfg.decoding, None
         if self.cfg.task is Task.translation:
             sources = list(self.asking_for(tgt, [src for src, _ in pairs], domain))
-        elif domain is not None:
-            require_domain(domain, self.cfg.data)
+        else:
+            require_known(tgt, domain, self.cfg.data)
         targets, model = [target for _, target in pairs], self.searched(search)
         where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
         return score(sources, targets, model, self.tokenizer, search, **where)
@@ -386,6 +387,9 @@ class Run(TrainedModel):
                 raise UserError("run.evaluate takes as many sources as references, or a split and neither")
             if not sources:
                 raise UserError("run.evaluate has no pair to score: both lists are empty")
+            for name, side in (("sources", sources), ("references", targets)):
+                for number, line in enumerate(side):
+                    require_text(line, f"run.evaluate: {name}[{number}]")
             text = ParallelText(list(self.asking_for(tgt, sources, domain)), targets)
         search = search_with(decoding or self.cfg.decoding, settings)
         return Evaluation(self, text, warn).scores(search, metrics)
@@ -571,5 +575,5 @@ def _checked(lines: Iterable[str], check: Callable[[str, str], None]) -> Iterato
 
 
 def _require_number(name: str, number: object, *, least: int) -> None:
-    if not isinstance(number, int) or number < least:
+    if type(number) is not int or number < least:
         raise UserError(f"{name} must be a whole number of at least {least}, but is {number!r:.80}")

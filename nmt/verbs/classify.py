@@ -10,8 +10,8 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
-from nmt.data.mixture import require_domain
 from nmt.errors import Log
+from nmt.runs.asking import require_known
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
 from nmt.verbs.configs import ClassifyConfig
@@ -27,8 +27,7 @@ def run(trial: Composed) -> dict[str, Any]:
 def _opened(cfg: ClassifyConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.classification)  # an error is an error before the first line is there
-    if cfg.domain is not None:
-        require_domain(cfg.domain, run.cfg.data)
+    require_known(cfg.tgt, cfg.domain, run.cfg.data)
     return functools.partial(_classified, run, cfg)
 
 

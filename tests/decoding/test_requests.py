@@ -279,7 +279,7 @@ def test_a_term_is_found_however_its_characters_and_spaces_are_written(term: str
 
 
 def test_a_blank_term_is_refused() -> None:
-    with pytest.raises(UserError, match="glossary: one of the terms is blank"):
+    with pytest.raises(UserError, match="glossary: ' ' or its translation 'x' is no text, or blank"):
         Glossary({" ": "x"})
 
 

@@ -57,6 +57,10 @@ def test_what_cannot_translate_together_is_refused(folder: Path) -> None:
         opened(folder, f"ensemble.lm={folder / 'run'}")
     with pytest.raises(UserError, match="without CUDA graphs"):
         opened(folder, f"ensemble.lm={folder / 'lm'}", "decoding.cuda_graphs=true")
+    with pytest.raises(
+        UserError, match=r"ensemble.lm_weight=0.5 is the weight .* none; set ensemble.lm, too$"
+    ):
+        config(folder, "ensemble.lm_weight=0.5")
     with pytest.raises(UserError, match=r"ensemble.lm_weight must be in \(-1, 10\), but is -2"):
         config(folder, "ensemble.lm_weight=-2")
     with pytest.raises(UserError, match=r"decoding.cuda_graphs=true records searches over the whole"):

@@ -11,6 +11,7 @@ import pytest
 
 from nmt.config.roots import RunConfig
 from nmt.data.pairs import Split
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -153,10 +154,50 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
         ("evaluate", (["a"], ["b", "c"]), {}, "run.evaluate takes as many sources as references"),
         ("evaluate", (), {"split": "tset"}, "split must be one of train, validation, test, but is 'tset'"),
         ("evaluate", (), {"metrics": "blue"}, "metrics[0] must be one of bleu, spbleu"),
+        (
+            "evaluate",
+            (["a"], [("b", "c")]),
+            {},
+            "run.evaluate: references[0] must be a text, but is ('b'",
+        ),
+        ("evaluate", (["a\ud800"], ["b"]), {}, "'a\\ud800' has half of a surrogate pair"),
+        (
+            "translate",
+            ("a", "greedy"),
+            {},
+            "decoding must be one of BeamConfig, SamplingConfig",
+        ),
+        ("translate", ("a", {"beam_size": 2}), {}, "decoding must be one of BeamConfig"),
+        ("translate", ("a", DecodingConfig()), {}, "decoding must be one of BeamConfig"),
+        (
+            "translate",
+            ("a",),
+            {"strategy": "mbr", "num_samples": 4},
+            "decoding.strategy is beam and cannot be set by itself to 'mbr'; pass",
+        ),
+        (
+            "translate",
+            ("a",),
+            {"glossary_use": "foo"},
+            "glossary_use must be one of auto, annotate",
+        ),
+        (
+            "translate",
+            ("a",),
+            {"glossary": "terms.tsv"},
+            "glossary must map terms to their translations",
+        ),
+        (
+            "translate",
+            ("a",),
+            {"glossary": {"a": "|"}},
+            "glossary: 'a' or its translation '|' is no text, or blank",
+        ),
+        ("translate", ("a",), {"glossary": {"a": None}}, "glossary: 'a' or its translation None is no text"),
     ],
 )
 def test_arguments_of_another_shape_are_one_readable_error(
-    run: Run, method: str, arguments: tuple[Any, ...], settings: dict[str, str], message: str
+    run: Run, method: str, arguments: tuple[Any, ...], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         list(getattr(run, method)(*arguments, **settings))
