@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nmt import extras
@@ -10,6 +12,8 @@ from nmt.data.fixer_table import FIXERS, parsed
 from nmt.data.fixers import opened
 from nmt.data.pairs import ParallelText
 from nmt.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 CASES = [
     ("html_entities", "a &amp; b &#39;c&#x27; &quot;d&QUOT; &eacute;", "a & b 'c' \"d\" é"),
@@ -40,6 +44,12 @@ PAIRS = [
     ("1. Mai", "May 1", "1. Mai", "May 1"),
     ("- 5 Grad", "five degrees", "- 5 Grad", "five degrees"),
 ]
+
+
+def test_every_fixer_has_a_case_and_a_row_in_the_docs() -> None:
+    assert FIXERS.keys() == {name for name, _, _ in CASES} | {"list_marks", "mojibake"}  # tested below
+    page = (ROOT / "docs/fixers.md").read_text(encoding="utf-8")
+    assert [name for name in FIXERS if f"\n| `{name}` |" not in page] == []
 
 
 @pytest.mark.parametrize(("name", "line", "expected"), CASES)

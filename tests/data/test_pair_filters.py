@@ -14,6 +14,8 @@ from nmt.data.pairs import ParallelText
 from nmt.errors import UserError
 from nmt.loading import loaded
 
+ROOT = Path(__file__).resolve().parents[2]
+
 Pairs = list[tuple[str, str]]
 CHINESE = ("The weather in the mountains was very good that day.", "那天山里的天气很好。")
 THAI = ("I would like to learn how to cook with my mother.", "ฉันอยากเรียนทำอาหารกับแม่ของฉัน")
@@ -57,6 +59,16 @@ CASES: list[tuple[dict[str, Any], Pairs, list[int]]] = [
     ),
     ({"name": "duplicates", "normalise": True}, [("कि", "e\u0301"), ("की", "é"), ("की!", "É")], [0, 1]),
 ]
+
+
+ELSEWHERE = {"overlap", "language", "scores", "cross_entropy", "classifier", "opuscleaner"}
+"""Filters that have tests of their own."""
+
+
+def test_every_filter_has_a_case_and_a_row_in_the_docs() -> None:
+    assert FILTERS.keys() == {entry["name"] for entry, _, _ in CASES} | ELSEWHERE
+    page = (ROOT / "docs/filters.md").read_text(encoding="utf-8")
+    assert [name for name in FILTERS if f"\n| `{name}` |" not in page] == []
 
 
 def test_a_pattern_that_would_take_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
