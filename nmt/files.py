@@ -36,6 +36,8 @@ EXPORT_RECORD = "export.json"
 """File of an exported run, which is a model alone, that says which run it is from."""
 MAX_JSON_BYTES, MAX_JSON_DEPTH = 1 << 23, 32
 """Bounds of a JSON object; ours are a few kilobytes long and 4 deep."""
+MAX_JSON_DIGITS = 300
+"""Most digits of an integer in JSON; more fit into no float."""
 NUMBER = float | Literal["nan", "inf", "-inf"]
 """Type of a number as `write_json` writes it; `float` reads it."""
 
@@ -152,7 +154,7 @@ def parse_json(data: bytes, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     if len(data) > most:
         raise ValueError(f"it has more than {most:,} bytes")
     try:
-        content = json.loads(data)
+        content = json.loads(data, parse_int=_integer)
     except RecursionError:
         content, depth = None, MAX_JSON_DEPTH + 1
     else:
@@ -162,6 +164,13 @@ def parse_json(data: bytes, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"it holds {type(content).__name__} where an object is expected")
     return content
+
+
+def _integer(digits: str) -> int:
+    """Return an integer of JSON; raise `ValueError` for one that is beyond all floats."""
+    if len(digits) > MAX_JSON_DIGITS:
+        raise ValueError(f"it has an integer of more than {MAX_JSON_DIGITS} digits")
+    return int(digits)
 
 
 def lines_of(file: Path) -> Iterator[bytes]:

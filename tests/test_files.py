@@ -63,7 +63,7 @@ def test_json_round_trip(tmp_path: Path) -> None:
         (b"\xff", "'utf-8' codec can't decode"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "it is nested more than 32 deep"),
         (b'{"a":' * 33 + b"1" + b"}" * 33, "it is nested more than 32 deep"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b'{"a": ' + b"9" * 400 + b"}", "it has an integer of more than 300 digits"),
         (b"{}" + b" " * (1 << 23), "it has more than 8,388,608 bytes"),
         (
             b"{}",

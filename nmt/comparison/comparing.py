@@ -265,27 +265,65 @@ def _systems(found: Comparison) -> list[System]:
         key, seed = _system_key(entry), entry.config.get("seed")
         seen[key, seed] += 1  # a copy of a run is no further seed
         groups.setdefault((key, seen[key, seed], entry.problem and number), []).append(number)
+    names = _names_of_systems(found, [*groups.values()])
+    return [System(name, runs, _over(found, runs)) for name, runs in zip(names, groups.values(), strict=True)]
+
+
+def _over(found: Comparison, members: Sequence[int]) -> dict[str, tuple[float, float | None, float, float]]:
+    """Return by metric the mean, standard deviation, lowest and highest score of these entries."""
+    scores = {}
+    for column in found.columns:
+        rows = [row.value for number in members if (row := column.rows[number]) is not None]
+        if rows:
+            spread = sums.stdev(rows) if len(rows) > 1 else None
+            scores[column.metric] = sums.fmean(rows), spread, min(rows), max(rows)
+    return scores
+
+
+def _names_of_systems(found: Comparison, systems: Sequence[list[int]]) -> list[str]:
+    """Return a name for each system, given its entries: that of a run alone, or what was set for several.
+
+    This is what their sweep has swept, else the first keys that differ, and as many of the others as tell it
+    from the other systems; where none does, as after a change of the training data, the first run tells it.
+    """
     keys = [key for key in found.config if key not in (*SEEDS, *FOUND)]
-    names, swept = short_names(keys), _swept(found)
-    systems = []
-    for members in groups.values():
-        entry = found.entries[members[0]]
-        values = [f"{names[key]}={shown(found.config[key][members[0]])}" for key in keys[:4]]
-        values = swept.get(members[0], values)
-        records = [found.records[number] for number in members if number in found.records]
-        homes = {record.path.absolute().parent.name for record in records}
-        name = " ".join(values) or (homes.pop() if len(homes) == 1 else entry.name)
-        search = entry.name.partition(":")[2]  # of a file of nmt evaluate
-        name = f"{name}:{search}" if search else name
-        name = name if len(members) > 1 else entry.name
-        scores = {}
-        for column in found.columns:
-            rows = [row.value for number in members if (row := column.rows[number]) is not None]
-            if rows:
-                spread = sums.stdev(rows) if len(rows) > 1 else None
-                scores[column.metric] = sums.fmean(rows), spread, min(rows), max(rows)
-        systems.append(System(name, members, scores))
-    return systems
+    short, swept = short_names(keys), _swept(found)
+
+    def said(members: Sequence[int], key: str) -> str:
+        return f"{short[key]}={shown(found.config[key][members[0]])}"
+
+    told = [swept.get(runs[0], [said(runs, key) for key in keys[:4]]) for runs in systems]
+    several = [system for system, runs in enumerate(systems) if len(runs) > 1]
+    for key in keys:
+        for same in _with_one_name(told, several):
+            if len({said(systems[system], key) for system in same}) > 1:
+                for system in same:
+                    told[system] = [*told[system], said(systems[system], key)]
+    names = [_name(found, runs, values) for runs, values in zip(systems, told, strict=True)]
+    for same in _with_one_name(names, several):
+        for system in same:
+            names[system] += f" ({found.entries[systems[system][0]].name})"
+    return names
+
+
+def _with_one_name(names: Sequence[object], systems: Sequence[int]) -> list[list[int]]:
+    """Return those of the `systems`, which are numbers in `names`, that have a name in common."""
+    groups: dict[str, list[int]] = {}
+    for system in systems:
+        groups.setdefault(repr(names[system]), []).append(system)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _name(found: Comparison, members: Sequence[int], values: Sequence[str]) -> str:
+    """Return the name of a system: that of its only run, or `values`, or the folder that its runs are in."""
+    entry = found.entries[members[0]]
+    if len(members) == 1:
+        return entry.name
+    records = [found.records[number] for number in members if number in found.records]
+    homes = {record.path.absolute().parent.name for record in records}
+    name = " ".join(values) or (homes.pop() if len(homes) == 1 else entry.name)
+    search = entry.name.partition(":")[2]  # of a file of nmt evaluate
+    return f"{name}:{search}" if search else name
 
 
 def _test_systems(found: Comparison, cfg: CompareConfig, log: Log) -> None:

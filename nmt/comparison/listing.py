@@ -110,14 +110,15 @@ def _order(value: Any) -> tuple[int, Any]:
     """Return a key that sorts numbers before texts, and what is missing last."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return 3, 0
-    if isinstance(value, list):
-        return 2, value if all(isinstance(x, tuple) for x in value) else str(value)
+    if isinstance(value, tuple):
+        return 2, value
     return (0, value) if isinstance(value, (int, float)) else (1, str(value))
 
 
-def _by_numbers(name: str) -> list[tuple[int, int, str]]:
+def _by_numbers(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts `a10` after `a9`."""
-    return [(1, int(x), "") if x.isdigit() else (0, 0, x) for x in re.split(r"([0-9]+)", name) if x]
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((1, int(x), "") if x.isdecimal() else (0, 0, x) for x in parts if x)
 
 
 def _facts(record: RunRecord, folder: Path) -> dict[str, Any]:

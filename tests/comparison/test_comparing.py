@@ -129,6 +129,31 @@ def test_the_keys_of_a_sweep_name_its_systems(seeds: Path) -> None:
     assert any("the swept keys do not name the systems: " in note for note in found.notes)
 
 
+def test_no_two_systems_have_one_name(tmp_path: Path) -> None:
+    """Two sweeps over one key, other keys that differ after the first four, and other training data."""
+    for folder, steps in (("short", 20), ("long", 40)):
+        for seed in (1, 2):
+            made_run(tmp_path / folder / f"d-s{seed}", config={"seed": seed, "trainer.max_steps": steps})
+        values = {"model.dropout": "0.1"}
+        trials = [{"name": f"d-s{seed}", "values": values | {"seed": str(seed)}} for seed in (1, 2)]
+        write(tmp_path / folder / "sweep.json", json.dumps({"version": 1, "trials": trials}))
+    names = [system.name for system in comparison(tmp_path / "short", tmp_path / "long").systems]
+    assert names == ["dropout=0.1 max_steps=20", "dropout=0.1 max_steps=40"]
+
+    for folder, most, last in (("a", 0, 0), ("b", 0, 1), ("c", 1, 1)):
+        config = {**{f"model.k{number}": most for number in range(5)}, "model.k5": last}
+        for seed in (1, 2):
+            made_run(tmp_path / "keys" / f"{folder}{seed}", config={**config, "seed": seed})
+    names = [system.name for system in comparison(tmp_path / "keys").systems]
+    assert names == ["k0=0 k1=0 k2=0 k3=0 k5=0", "k0=0 k1=0 k2=0 k3=0 k5=1", "k0=1 k1=1 k2=1 k3=1"]
+
+    for number in (1, 2, 3, 4):
+        run = made_run(tmp_path / "data" / f"r{number}", config={"seed": number})
+        write(run / "data" / "train.json", json.dumps({"training_pairs": 3, "sha256": str(number // 3)}))
+    names = [system.name for system in comparison(tmp_path / "data").systems]
+    assert names == ["data (r1)", "data (r3)"]
+
+
 def test_seeds_of_one_setting_have_the_name_of_their_folder(seeds: Path) -> None:
     assert [system.name for system in comparison(seeds / "d0.1-s1", seeds / "d0.1-s2").systems] == [
         seeds.name

@@ -83,6 +83,32 @@ def test_the_order(folder: Path, monkeypatch: pytest.MonkeyPatch, sort: str, nam
     assert [row[0] for row in table(folder, monkeypatch, sort=sort)[1:]] == names
 
 
+def test_lists_some_of_which_are_empty_and_digits_that_are_no_numbers_are_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, languages in (("5²", ["de", "fr"]), ("10", []), ("9", None), ("a", "de")):
+        made_run(tmp_path / name, config={"data.languages": languages})
+    assert [row[0] for row in table(tmp_path, monkeypatch, sort="name")[1:]] == ["a", "5²", "9", "10"]
+    assert [row[0] for row in table(tmp_path, monkeypatch, sort="languages")[1:]] == ["5²", "10", "a", "9"]
+
+
+def test_a_number_beyond_all_others_hides_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[dict[str, Any]] = [{"step": 10, "valid/bleu": 9.0}, {"step": 20, "valid/bleu": 10**400}]
+    made_run(tmp_path / "a", records=records, finished=False)
+    made_run(tmp_path / "b", results={"test": {"bleu": 1}})
+    said: list[str] = []
+    assert [row[:5] for row in table(tmp_path, monkeypatch, sort="name")[1:2]] == [
+        ["a", "stopped", "40/40", "9.00", "-"]
+    ]
+    results = (tmp_path / "b" / "results.json").read_text().replace('"bleu": 1', f'"bleu": {10**400}')
+    write(tmp_path / "b" / "results.json", results)
+    assert "a" in listed(RunsConfig(str(tmp_path)), said.append)
+    assert said == [
+        f"{tmp_path / 'b'} is damaged and not listed: {tmp_path / 'b' / 'results.json'} is damaged: "
+        "it has an integer of more than 300 digits"
+    ]
+
+
 def test_the_filters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in table(folder, monkeypatch, state="stopped")[1:]] == ["new"]
     rows = table(folder, monkeypatch, state=["done", "failed"], match="*b*", sort="name")
