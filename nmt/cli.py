@@ -20,7 +20,7 @@ from pathlib import Path
 from nmt import __version__
 from nmt.config.verb import Verb
 from nmt.errors import Interrupted, Log, NmtError, UserError, suggest, visible
-from nmt.files import OTHER_RUN, require_unlocked
+from nmt.files import another, require_unlocked
 from nmt.loading import loaded
 from nmt.runtime_config import num_processes, require_one_process
 from nmt.streams import standard_streams
@@ -123,7 +123,7 @@ def _require_unlocked(argv: list[str]) -> None:
     """Refuse a run directory that another training uses, at once: to import torch takes seconds."""
     if num_processes() == 1 and not any(word.startswith("-") for word in argv):
         for run in [word.partition("=")[2] for word in argv if word.startswith("run=")]:
-            require_unlocked(Path(run), OTHER_RUN)
+            require_unlocked(Path(run), another("run"))
 
 
 def run_verb(verb: Verb, argv: list[str]) -> int:

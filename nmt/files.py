@@ -26,8 +26,6 @@ from nmt.errors import InUse, TrainingStopped, UserError, visible
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of the system that say that there is no room."""
-OTHER_RUN = "choose another run=..."
-"""Way out for a training whose run directory is in use."""
 OUTPUTS = "outputs"
 """Folder of runs, sweeps and what comes of them, where the command runs, unless told otherwise."""
 IMPORT_RECORD = "import.json"
@@ -40,6 +38,11 @@ MAX_JSON_DIGITS = 300
 """Most digits of an integer in JSON; more fit into no float."""
 NUMBER = float | Literal["nan", "inf", "-inf"]
 """Type of a number as `write_json` writes it; `float` reads it."""
+
+
+def another(key: str) -> str:
+    """Return the way out where the folder that `key` names cannot be used."""
+    return f"choose another {key}=..."
 
 
 def path_of(name: str) -> Path:
@@ -279,10 +282,12 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 def require_place(folder: Path, other: str) -> None:
-    """Raise `UserError` where a part of the path of `folder`, which need not exist, is no directory."""
+    """Raise `UserError` where `folder`, which need not exist, cannot be written; `other` is the way out."""
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not place.is_dir():
-        raise UserError(f"cannot write to the directory {folder}: {place} is a file; {other}")
+    problem = "" if os.access(place, os.W_OK) else "is read-only"
+    if problem := problem if place.is_dir() else "is a file":
+        what = "it" if place == folder.absolute() else place
+        raise UserError(f"cannot write to the directory {folder}: {what} {problem}; {other}")
 
 
 def sync(path: Path) -> None:

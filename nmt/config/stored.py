@@ -215,8 +215,12 @@ def may_change(key: str) -> bool:
     return matches(key, RESUMABLE)
 
 
-def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path, step: int) -> list[str]:
+def refuse_difference(
+    stored: TrainConfig, new: TrainConfig, run_dir: Path, step: int, key: str = "run"
+) -> list[str]:
     """Return `difference`, unless the run in `run_dir` cannot go on after `step` under the new config.
+
+    `key` names `run_dir` on the command line.
 
     Raises:
         UserError: a value that must not change differs; the message lists all such values.
@@ -236,7 +240,7 @@ def refuse_difference(stored: TrainConfig, new: TrainConfig, run_dir: Path, step
         told = [key for key, old, _ in fixed if old]
         raise UserError(
             f"{lines}\nsay nmt train run={run_dir} alone to go on with the config there, give its values, or "
-            f"start a new run with another run=...{_hint(told, stored, step)}"
+            f"start a new run with another {key}=...{_hint(told, stored, step)}"
         )
     return difference(stored, new)
 

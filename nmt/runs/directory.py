@@ -40,7 +40,7 @@ from nmt.files import (
     EXPORT_RECORD,
     IMPORT_RECORD,
     NUMBER,
-    OTHER_RUN,
+    another,
     digest,
     locked,
     read_json,
@@ -87,10 +87,13 @@ RESULTS = {
 class RunDirectory:
     """The files of one run, which may come from a stranger."""
 
-    def __init__(self, path: Path):
-        """Open the directory, which may be missing; raise `UserError` if a name in it leads out of it."""
+    def __init__(self, path: Path, key: str = "run"):
+        """Open the directory, which may be missing; raise `UserError` if a name in it leads out of it.
+
+        `key` is what names the directory on the command line, for errors.
+        """
         require_contained(path)
-        self.path = path
+        self.path, self.key = path, key
         self.config_file = path / "config.yaml"
         self.results_file = path / "results.json"
         self.status_file = path / "status.json"
@@ -113,7 +116,7 @@ class RunDirectory:
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the directory against all other trainings; see `files.locked`."""
-        return locked(self.path, OTHER_RUN)
+        return locked(self.path, another(self.key))
 
     def claim(self, cfg: TrainConfig) -> bool:
         """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
@@ -128,11 +131,12 @@ class RunDirectory:
         if not self.config_file.exists() and (trained or Tokenizer.exists(self.path)):
             raise UserError(
                 f"{self.path} holds {'checkpoints' if trained else 'a tokenizer'} but no config.yaml, "
-                "so it is not a run directory; nothing there was touched; choose another run=..."
+                f"so it is not a run directory; nothing there was touched; {another(self.key)}"
             )
         if trained:
             self.verify()
-            return not refuse_difference(load_config(self.config_file), cfg, self.path, trained[-1])
+            stored = load_config(self.config_file)
+            return not refuse_difference(stored, cfg, self.path, trained[-1], self.key)
         tokenizers = self.path.glob("tokenizer*.model")
         for leftover in (
             self._manifest,
@@ -252,7 +256,7 @@ class RunDirectory:
         if kept is not None and (kept.src, kept.tgt) != (text.src, text.tgt):
             raise UserError(
                 f"the {split.value} data of {self.path} has changed since the run began; "
-                "restore it, or start anew with another run=..."
+                f"restore it, or start anew with another {self.key}=..."
             )
         if kept != text:
             self.keep_set("", split, text, data)
@@ -301,7 +305,7 @@ class RunDirectory:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
                 f"{stored['training_pairs']:,} pairs then, {len(text):,} now, with other content; "
-                "restore the data, or start anew with another run=..."
+                f"restore the data, or start anew with another {self.key}=..."
             )
 
     def forget_evaluations(self, digest: str) -> list[str]:

@@ -307,7 +307,7 @@ def require_unchanged(run: RunDirectory, cfg: TrainConfig) -> None:
         raise UserError(
             f"{run.path} started from another model than init={init.run} has now: checkpoint "
             f"{before['checkpoint']} of sha256 {before['sha256'][:16]} then, {found} of {sha256[:16]} now; "
-            "start anew with another run=..."
+            f"start anew with another {run.key}=..."
         )
 
 

@@ -85,7 +85,7 @@ def keep_teachers(run: RunDirectory, cfg: TrainConfig) -> None:
             raise UserError(
                 f"{run.path} was taught by other weights than {KEY} has now: checkpoint "
                 f"{then.get('checkpoint')} of {one} then, {now['checkpoint']} now; start anew with another "
-                "run=..."
+                f"{run.key}=..."
             )
 
 

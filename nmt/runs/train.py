@@ -76,13 +76,16 @@ SHARED_SECONDS = 60.0
 """Time in which a network file system shows all machines what one of them has written."""
 
 
-def train(cfg: TrainConfig, run_dir: Path) -> dict[str, Any]:
-    """Train until a limit, score the model and return the content of results.json; report a finished run."""
-    run = RunDirectory(run_dir)
+def train(cfg: TrainConfig, run_dir: Path, key: str = "run") -> dict[str, Any]:
+    """Train until a limit, score the model and return the content of results.json; report a finished run.
+
+    `key` names `run_dir` on the command line.
+    """
+    run = RunDirectory(run_dir, key)
     if (run_dir / EXPORT_RECORD).is_file():
         raise UserError(
             f"{run_dir} is a model alone, as nmt export writes it, and no training can go on there; "
-            f"start one from it with init={run_dir} and another run=..."
+            f"start one from it with init={run_dir} and another {key}=..."
         )
     with (
         StopRequest(cfg.runtime.grace_seconds) as stop,
@@ -115,7 +118,7 @@ def _require_shared(run: RunDirectory, world: World) -> None:
         if monotonic() > deadline:
             raise UserError(
                 f"rank {world.rank} on {socket.gethostname()} finds other files than rank 0 in {run.path}; "
-                "run=... must name a directory that all machines share"
+                f"{run.key}=... must name a directory that all machines share"
             )
         sleep(distributed.POLL_SECONDS)
     world.barrier()

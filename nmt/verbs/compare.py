@@ -14,7 +14,7 @@ from nmt.comparison.summary import summary
 from nmt.comparison.translations import entries_of
 from nmt.config.composed import Composed
 from nmt.errors import UserError, tell, warn
-from nmt.files import write_atomically
+from nmt.files import require_place, write_atomically
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -25,9 +25,10 @@ def run(trial: Composed) -> dict[str, Any]:
         raise UserError("run must name runs to compare: nmt compare A B, or a folder of runs")
     entries = entries_of(names, cfg.split, warn)
     runs = [entry.record.path for entry in entries if entry.record is not None]
+    file = Path(cfg.output) if cfg.output is not None else _folder(runs) / "comparison.html"
+    require_place(file.parent, "name a page elsewhere: output=FILE")
     found = compared(cfg, entries, _training_words(runs[0]) if cfg.read_corpus else None, tell)
     print(summary(found))
-    file = Path(cfg.output) if cfg.output is not None else _folder(runs) / "comparison.html"
     title = f"Comparison of {len(found.entries)} {found.kinds} on {cfg.split}"
     write_atomically(file, page(title, found).encode())
     print(f"\nwritten     {file}")

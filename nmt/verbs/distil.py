@@ -35,7 +35,7 @@ from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import SPLITTING, LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, tell
-from nmt.files import OTHER_RUN, digest, require_place
+from nmt.files import another, digest, require_place
 from nmt.runs import synthetic
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.configs import Side
@@ -90,7 +90,7 @@ def as_overrides(data: DataConfig) -> list[str]:
 
 def require_same_student(run_dir: Path, student: TrainConfig) -> None:
     """Raise `UserError`, before anything is translated, when the directory cannot be that of the student."""
-    require_place(run_dir, OTHER_RUN)
+    require_place(run_dir, another("run"))
     directory = RunDirectory(run_dir)
     if directory.config_file.is_file() and (steps := directory.checkpoints.steps()):
         stored = load_config(directory.config_file)

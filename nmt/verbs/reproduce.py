@@ -61,7 +61,7 @@ def run(trial: Composed) -> dict[str, Any]:
             f"run={then} has no scores to compare with, as its state is {record.state}; reproduce needs the "
             "directory of a finished training"
         )
-    if now.absolute() == then.absolute():
+    if now.exists() and now.samefile(then):
         raise UserError(f"output={now} is the run itself; choose another folder for the repetition")
     if stored.trainer.max_minutes:
         tell(
@@ -71,7 +71,7 @@ def run(trial: Composed) -> dict[str, Any]:
     again = repetition(stored, RunDirectory(then), now)
     check(again)
     _require_same_data(again, RunDirectory(then))
-    results = train(again, now)
+    results = train(again, now, "output")
     found = reproduction(then, now)
     print(f"\nrun         {then}\nagain       {now}\n\n{report(found)}")
     require_reproduced(found, cfg.tolerance)

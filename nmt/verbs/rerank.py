@@ -29,7 +29,7 @@ from nmt.decoding.metrics import score_line
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
-from nmt.files import read_json, write_json, write_lines
+from nmt.files import read_json, require_place, write_json, write_lines
 from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
@@ -63,6 +63,8 @@ def run(trial: Composed) -> dict[str, Any]:
     if not is_split and weights_file.is_file():
         answer(cfg, RERANKED)
         return {}
+    if not weights_file.is_file():
+        require_place(weights_file.parent, "weights are kept in the run; copy it, and name the copy: run=...")
     log: Log = print if is_split else functools.partial(print, file=sys.stderr)
     reranker = _reranker(cfg)
     lists = functools.cache(functools.partial(_Lists.of, reranker, cfg, named))

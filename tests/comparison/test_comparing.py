@@ -418,6 +418,10 @@ def test_the_command(
     out = capsys.readouterr().out
     assert "3 of 3 runs and files compared on 5 sentences of validation" in out
     assert f"{seeds.name}/comparison.html" in out
+    assert main(["compare", str(a), str(b), f"output={other}/page.html", *keys]) == 2
+    problem = f"cannot write to the directory {other}: it is a file; name a page elsewhere: output=FILE"
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"error: {problem}\n")  # before the work
     (config,) = [line.split()[1:] for line in out.splitlines() if line.startswith("config ")]
     assert config == [a.name, b.name]
 

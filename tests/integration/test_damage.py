@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from nmt.files import locked
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer
+from tests.comparison.made import made_run
 from tests.integration.conftest import Command
 
 OPTIONS = [
@@ -368,7 +369,11 @@ def test_a_disk_that_fills_up_and_is_made_larger(
 @pytest.mark.fault(13)
 @pytest.mark.slow
 def test_a_read_only_file_system_is_refused(small_disk: Path, nmt: Command, tiny: list[str]) -> None:
+    made_run(small_disk / "made")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     done = nmt("train", f"run={small_disk / 'run'}", *tiny, *OPTIONS)
     assert done.returncode == 2
     assert "Read-only file system" in last_line(done.stderr)
+    done = nmt("compare", str(small_disk / "made"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("/disk/made: it is read-only; name a page elsewhere: output=FILE\n")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.files import locked, write_lines
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -48,6 +50,17 @@ def test_a_run_is_trained_again_with_the_same_bits(
     assert done.returncode == 5
     assert "error: not reproduced within tolerance=0.05: validation BLEU" in done.stderr
 
+    write_lines(again / "tokenizer.model", ["of what is no run"])
+    (again / "config.yaml").unlink()
+    shutil.rmtree(again / "checkpoints")
+    done = nmt("reproduce", f"run={run}", f"output={again}")
+    assert done.returncode == 2
+    assert "nothing there was touched; choose another output=...\n" in done.stderr
+    with locked(again, ""):
+        done = nmt("reproduce", f"run={run}", f"output={again}")
+    assert done.returncode == 2
+    assert "; wait for it, or choose another output=...\n" in done.stderr
+
     with (corpus / "train.a").open("a") as src, (corpus / "train.b").open("a") as tgt:
         src.write("1 2\n")
         tgt.write("1 2\n")
@@ -56,11 +69,14 @@ def test_a_run_is_trained_again_with_the_same_bits(
     assert f"the training data of {run} has changed since the run began" in done.stderr
     assert not (tmp_path / "other").exists()
 
-    done = nmt("reproduce", f"run={run}", f"output={run}")
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"error: output={run} is the run itself; choose another folder for the repetition\n",
-    )
+    link = tmp_path / "link"
+    link.symlink_to(run)
+    for itself in (run, link):
+        done = nmt("reproduce", f"run={run}", f"output={itself}")
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"error: output={itself} is the run itself; choose another folder for the repetition\n",
+        )
     (run / "results.json").unlink()
     done = nmt("reproduce", f"run={run}")
     assert done.returncode == 2

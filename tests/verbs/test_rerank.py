@@ -272,6 +272,18 @@ def test_one_command_tunes_stores_reports_and_translates(
     file.unlink()
 
 
+def test_a_run_that_can_keep_no_weights_is_refused_before_the_work(
+    runs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(runs["run"], tmp_path / "run"))
+    (run / "rerank").touch()
+    assert main(command(runs | {"run": run})) == 2
+    assert capfd.readouterr().err == (
+        f"error: cannot write to the directory {run}/rerank: it is a file; weights are kept in the run; "
+        "copy it, and name the copy: run=...\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
