@@ -399,6 +399,11 @@ def test_info_shows_how_the_config_is_composed(
             "'run=a,b': nmt translate reads one run, or one list of runs, at a time; call it once for each",
         ),
         (
+            "distil -m teacher=a,b seed=1,2",  # and nothing of a key that is given
+            "'teacher=a,b': nmt distil reads one teacher, or one list of teachers, at a time; call it "
+            "once for each",
+        ),
+        (
             "translate -m run=a",
             "nmt translate reads standard input once and cannot be swept; leave out -m, "
             "or name files: input=... output=...",

@@ -189,7 +189,7 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
     known = config_keys(verb.config_class())
     folder = Path(cfg.dir or sweep_folder(verb.name, [*swept], {**fixed, **options}, known))
     found = Sweep(verb, cfg, folder, [*swept], space, flags.cfg is not None, fixed, options, flags, tried)
-    if problems:  # and what is wrong with the trials
+    if problems and verb.run_key not in read.refused:  # and what is wrong with the trials
         wrong, listed = Problems(), {key: values for key, values in tried.items() if values}
         with wrong.gathered():
             dataclasses.replace(found, _tried=listed).example.checked(verb)
