@@ -15,7 +15,7 @@ from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
-from nmt.comparison.record import RunRecord, as_number
+from nmt.comparison.record import RunRecord, as_number, training_data
 from nmt.comparison.remarks import remarks
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
@@ -372,10 +372,8 @@ def _system_key(entry: Entry) -> tuple[str, ...]:
     record, file = entry.record, entry.file
     if record is None:
         return (str(file),)
-    digest = record.path / "data" / "train.json"
-    data = str(read_json(digest).get("sha256")) if digest.is_file() else ""
     inside = str(file.relative_to(record.path)) if file is not None else ""
-    return system_of(record.config), data, inside
+    return system_of(record.config), training_data(record.path), inside
 
 
 def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:

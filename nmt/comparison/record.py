@@ -165,6 +165,11 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
+def training_data(run: Path) -> str:
+    """Return the SHA-256 of the pairs that a run was trained on; empty where it has stored none."""
+    return str(_optional_json(run / "data" / "train.json").get("sha256", ""))
+
+
 def read_config(file: Path) -> dict[str, Any]:
     """Return a stored config as full keys with their values; quick, since nothing is checked by dataclasses.
 

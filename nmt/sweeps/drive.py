@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from nmt.comparison.record import read_run
+from nmt.comparison.record import read_run, training_data
 from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
@@ -26,7 +26,7 @@ from nmt.config.trials import Sweep
 from nmt.data.pairs import DataConfig, Split, stamp_of_files
 from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import MACRO, METRICS, default_best, higher_is_better, over_languages
-from nmt.errors import Interrupted, UserError, in_one_line, suggest, tell, visible
+from nmt.errors import Interrupted, UserError, first_of, in_one_line, suggest, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
@@ -40,7 +40,7 @@ from nmt.sweeps.processes import (
     TrialRunner,
 )
 from nmt.sweeps.records import COSTS, Record, Records, curve, infinite, scores_of
-from nmt.sweeps.search import METRIC, Search
+from nmt.sweeps.search import JOURNAL, METRIC, Search
 from nmt.sweeps.slurm import SlurmJobs
 from nmt.sweeps.table import VALIDATION, label, show
 from nmt.training.checkpoint import MANIFEST
@@ -205,10 +205,21 @@ class _Drive:
         return False
 
     def _recall(self) -> None:
-        """Take note of the trials of a search that earlier commands have begun, and take over their jobs."""
+        """Take note of the trials of a search that earlier commands have begun, and take over their jobs.
+
+        One that is done is run again where its run is gone, or what an evaluation depends on has changed.
+
+        Raises:
+            UserError: the run of a trial has another config than the trial has now.
+        """
         for name, known in self.search.known().items() if self.search else ():
             assert self.search is not None
-            record = self.records.add(name, self.search.values(name), self._folder(name), "")
+            trial, values = self._tried(name), self.search.values(name)
+            if trial is not None:
+                _require_same_config(self.plan, trial)
+            mark = _mark(self.plan, trial) if trial is not None else ""
+            record = self.records.add(name, values, self._folder(name), mark)
+            is_recorded = record.state == "done" and trial is not None and not _lacks_output(trial)
             state = self.search.state(name)
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
@@ -217,6 +228,16 @@ class _Drive:
             same = self.records.trials.get(self.search.twin(name) or "")
             if same is not None and same.state == state and state in ("done", "pruned"):
                 record.path = same.path  # of the earlier trial, which was run
+            if state == "done" and not (is_recorded if record.path is None else _has_results(record.path)):
+                record.state, record.value, record.scores = "waiting", None, {}
+                self.search.run_again(name)
+
+    def _tried(self, name: str) -> Composed | None:
+        """Return a trial of a search; None where its values make no config, as is said when it is run."""
+        assert self.search is not None
+        with contextlib.suppress(UserError):
+            return self.plan.trial(name, self.search.values(name))
+        return None
 
     def _chosen(self) -> Iterator[Composed]:
         """Yield the trials of a search; a choice that makes no config, or one made before, is not run.
@@ -225,8 +246,8 @@ class _Drive:
         """
         assert self.search is not None
         while (chosen := self.search.next()) is not None:
-            values = self.search.values(chosen)
-            record = self.records.add(chosen, values, self._folder(chosen), "")
+            values, known = self.search.values(chosen), self.records.trials.get(chosen)
+            record = known or self.records.add(chosen, values, self._folder(chosen), "")
             twin = self.search.twin(chosen, self.running)
             if twin in self.running:
                 self.repeats.setdefault(twin, []).append(chosen)
@@ -240,6 +261,7 @@ class _Drive:
             except UserError as error:
                 self._settle(record, Outcome(reason=in_one_line(str(error))))
                 continue
+            record.mark = _mark(self.plan, trial)
             self.running.add(chosen)
             yield trial
 
@@ -248,6 +270,7 @@ class _Drive:
         assert self.search is not None
         record.state, record.reason = same.state, f"the values of {same.name}"
         record.scores, record.value, record.path = same.scores, same.value, same.path
+        record.mark, record.data = same.mark, same.data
         if record.state != "stopped":
             self.search.tell(record.name, record.value, pruned=record.state == "pruned")
         self._say(record, f"has {record.reason}")
@@ -370,7 +393,7 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
     )
     for trial in plan.trials if not plan.space else ():
         path = None if trial.is_rehearsal else trial.folder
-        record = records.add(trial.name, dict(trial.values), path, _mark(trial))
+        record = records.add(trial.name, dict(trial.values), path, _mark(plan, trial))
         if trial.folder is not None:
             results = _results(plan, trial)
             if results is not None:
@@ -378,7 +401,7 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
                 _finish(record, results, ranking)
             elif record.state == "done":
                 record.state, record.value, record.scores = "waiting", None, {}
-        elif record.state == "done" and (output := trial.cfg.get("output")) and not Path(output).exists():
+        elif record.state == "done" and _lacks_output(trial):
             record.state = "waiting"
         elif record.state == "done":
             record.value = ranking.value(record)  # an earlier command may have ranked by another metric
@@ -387,15 +410,27 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
     return records
 
 
-def _mark(trial: Composed) -> str:
-    """Return a digest of the config of a trial that opens runs, and of what these runs and its input are."""
+def _lacks_output(trial: Composed) -> bool:
+    """Return whether the file that a trial has written is gone."""
+    output = trial.cfg.get("output")
+    return bool(output) and not Path(output).exists()
+
+
+def _mark(plan: Sweep, trial: Composed) -> str:
+    """Return a digest of the config of a trial that opens runs, and of what these runs and its input are.
+
+    What may be otherwise when a search goes on is no part of it.
+    """
     if trial.folder is not None:
         return ""
+    cfg = trial.cfg
+    if plan.space:
+        cfg = OmegaConf.masked_copy(cfg, [key for key in map(str, cfg) if not matches(f"{key}.", MOVABLE)])
     values = [OmegaConf.select(trial.cfg, key) for key in ("run", "ensemble.lm", "scorers")]
     runs = [run for value in values for run in (value if OmegaConf.is_list(value) else [value]) if run]
     inputs = [Path(str(one)) for one in [trial.cfg.get("input")] if one]
     stamps = [stamp_of_files(inputs)] if inputs and inputs[0].is_file() else []
-    return digest(json.dumps([OmegaConf.to_yaml(trial.cfg), *map(_content, map(str, runs)), *stamps]))
+    return digest(json.dumps([OmegaConf.to_yaml(cfg), *map(_content, map(str, runs)), *stamps]))
 
 
 def _content(run: str) -> str:
@@ -411,16 +446,37 @@ def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:
     """Return the results of a training that is finished with exactly the config of the trial, or None."""
     assert trial.folder is not None
     run = RunDirectory(trial.folder)
-    is_training = issubclass(plan.verb.config_class(), TrainConfig) and not plan.verb.data_from
-    if not is_training or trial.is_rehearsal or small_data.open_keys(trial.cfg):
-        return None  # only the verb itself can tell
-    if not run.results_file.is_file():
-        return None
     with contextlib.suppress(UserError):  # the training will say what is wrong
-        cfg = run.with_found(trial.to_training()[0])
-        results = run.results() if not difference(load_config(run.config_file), cfg) else None
+        results = run.results() if _has_results(run.path) and _differences(plan, trial) == [] else None
         return results if results is not None and not infinite(results) else None
     return None
+
+
+def _has_results(run: str | Path) -> bool:
+    return RunDirectory(Path(run)).results_file.is_file()
+
+
+def _differences(plan: Sweep, trial: Composed) -> list[str] | None:
+    """Return how the config of a trial differs from that of its run; None where only the verb can tell."""
+    assert trial.folder is not None
+    run = RunDirectory(trial.folder)
+    is_training = issubclass(plan.verb.config_class(), TrainConfig) and not plan.verb.data_from
+    if not is_training or trial.is_rehearsal or small_data.open_keys(trial.cfg):
+        return None
+    with contextlib.suppress(UserError):  # there is no run yet, or a damaged one
+        return difference(load_config(run.config_file), run.with_found(trial.to_training()[0]))
+    return None
+
+
+def _require_same_config(plan: Sweep, trial: Composed) -> None:
+    """Raise `UserError` where a trial of a search has begun with another config, as before a file changed."""
+    found = (_differences(plan, trial) if trial.folder is not None else None) or []
+    if changed := [one for one in found if not matches(one.partition(":")[0], MOVABLE)]:
+        raise UserError(
+            f"{plan.folder / JOURNAL} is of a search with other settings; the run {trial.folder} and the "
+            f"config of its trial differ in {first_of(changed, 3)}; give those, remove the run to train it "
+            "again, or choose another sweep.dir=..."
+        )
 
 
 def _finish(record: Record, results: dict[str, Any], ranking: Ranking) -> None:
@@ -436,6 +492,7 @@ def _count(record: Record) -> None:
         with contextlib.suppress(UserError):  # there is no run, or a damaged one
             run = read_run(Path(record.path))
             record.updates, record.tgt_tokens = run.step, run.tokens
+            record.data = training_data(run.path)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ sweep.json, version 1:
     keys                       the swept keys
     metric, direction          what the trials are ranked by, and whether to maximize or minimize it
     best                       name of the best trial, or null
-    groups                     with `seed` swept: values, trials, mean and standard deviation, best first
+    groups                     with `seed` swept: values, trials, mean and standard deviation, best first;
+                               trials on other training data are a group of their own
     trials                     a `Record` each, best first, then in the order in which they were planned
     others                     the same of trials of earlier commands that are none of this one
 
@@ -34,6 +35,8 @@ from nmt.runs.directory import scores_by_split
 SEED = "seed"
 NO_SCORES = ("signatures", "sets", "languages", "details", "compared", "tuned_decoding")
 """Further objects in what a verb returns."""
+OF_DATA = ("data", "experiment", "task", "init", "teacher", "distil")
+"""First words of the keys that choose the training data."""
 COSTS = ("seconds", "cpu_seconds", "gpu_seconds")
 """What attempts at a trial cost, of which `Outcome` and `Record` have a field each."""
 
@@ -55,6 +58,8 @@ class Record:
     """Run directory, of a verb that trains."""
     mark: str = ""
     """Digest of all that decides the scores, of a verb that has no run directory."""
+    data: str | None = None
+    """SHA-256 of the pairs that a training has read, where it has stored that."""
     job: str = ""
     """Job of Slurm."""
     value: float | None = None
@@ -89,11 +94,16 @@ class Record:
 
 @dataclass
 class Group:
-    """The trials that differ in their seed alone."""
+    """The trials that differ in their seed alone, and were trained on the same data."""
 
     values: dict[str, str]
     """The swept keys but the seed."""
     records: list[Record]
+
+    @property
+    def data(self) -> str:
+        """SHA-256 of the pairs that the trials were trained on; empty where none tells."""
+        return next(filter(None, (record.data for record in self.records)), "")
 
     @property
     def done(self) -> list[Record]:
@@ -166,13 +176,28 @@ class Records:
         return [*ranked, *(record for record in self.trials.values() if not record.is_ranked)]
 
     def groups(self) -> list[Group]:
-        """Return the trials by all but their seed, the best mean first."""
-        found: dict[tuple[str, ...], Group] = {}
+        """Return the trials by all but their seed, and by their training data, the best mean first."""
+        found: dict[tuple[str, ...], list[Group]] = {}
         for record in self.trials.values():
             values = {key: value for key, value in record.values.items() if key != SEED}
-            found.setdefault(tuple(values.values()), Group(values, [])).records.append(record)
-        means = {key: group.mean("value") for key, group in found.items()}
-        return [found[key] for key in sorted(found, key=lambda key: self._order(means[key]))]
+            same = found.setdefault(tuple(values.values()), [])
+            group = next((one for one in same if not record.data or one.data in ("", record.data)), None)
+            if group is None:
+                same.append(group := Group(values, []))
+            group.records.append(record)
+        return sorted((one for same in found.values() for one in same), key=self._rank)
+
+    def _rank(self, group: Group) -> float:
+        return self._order(group.mean("value"))
+
+    def of_other_data(self) -> list[list[list[Record]]]:
+        """Return the trials that should have the same training data, and had not, by the data they had."""
+        found: dict[str, dict[str, list[Record]]] = {}
+        for record in self.trials.values():
+            chosen = {key: x for key, x in record.values.items() if key.partition(".")[0] in OF_DATA}
+            if record.data:
+                found.setdefault(repr(chosen), {}).setdefault(record.data, []).append(record)
+        return [[*several.values()] for several in found.values() if len(several) > 1]
 
     def best(self) -> Record | None:
         """Return the best trial, of the best group where the seed is swept; None where none has a value."""

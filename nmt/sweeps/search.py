@@ -61,6 +61,8 @@ class Search:
         self._study = self._opened(folder / JOURNAL, direction, first_step, last_step)
         self._require_settings(settings, folder / JOURNAL)
         self._asked: dict[str, Trial] = {}
+        self._outdated: set[str] = set()
+        """Trials that have ended, and are to be run again."""
         self._planned = self._plan()
 
     def total(self) -> int:
@@ -95,6 +97,11 @@ class Search:
         self._planned.remove(name)
         self._resumed(name)
 
+    def run_again(self, name: str) -> None:
+        """Let a trial that is done be run once more, as a new attempt: its value counts no longer."""
+        self._planned.append(name)
+        self._outdated.add(name)
+
     def tell(self, name: str, value: float | None, *, pruned: bool = False) -> None:
         """Record the end of a trial: its value, None if it has failed; or that it was pruned."""
         states = self._optuna.trial.TrialState
@@ -106,7 +113,11 @@ class Search:
         """Return another trial with the same values, and so the same end: done, pruned or `running`."""
         known, states = self.known(), self._optuna.trial.TrialState
         ended, mine = (states.COMPLETE, states.PRUNED), self._texts(known[name].params)
-        others = (x for x, one in known.items() if x != name and (one.state in ended or x in running))
+        others = (
+            x
+            for x, one in known.items()
+            if x != name and (x in running or (one.state in ended and x not in self._outdated))
+        )
         return next((other for other in others if self._texts(known[other].params) == mine), None)
 
     def is_hopeless(self, name: str, curve: Mapping[int, float]) -> bool:
@@ -120,7 +131,7 @@ class Search:
         return bool(curve) and not is_over and trial.should_prune()
 
     def state(self, name: str) -> str:
-        """Return how a trial of the study has ended: done, pruned or failed; or running."""
+        """Return how the newest attempt at a trial has ended: done, pruned or failed; or running."""
         states = self._optuna.trial.TrialState
         told = {states.COMPLETE: "done", states.PRUNED: "pruned", states.FAIL: "failed"}
         return told.get(self.known()[name].state, "running")
@@ -136,12 +147,13 @@ class Search:
         return [name for name, one in self.known().items() if one.state in (states.RUNNING, states.FAIL)]
 
     def _resumed(self, name: str) -> str:
-        """Let a trial go on under its name; after a failure as a new attempt."""
+        """Let a trial go on under its name; one that has ended as a new attempt."""
         attempt = self.known()[name]
         if attempt.state.name == "RUNNING":
             self._asked[name] = self._optuna.trial.Trial(self._study, attempt._trial_id)
             return name
-        if attempt.state.name == "FAIL":
+        if attempt.state.name == "FAIL" or name in self._outdated:
+            self._outdated.discard(name)
             self._study.enqueue_trial(attempt.params, user_attrs={NAME: name})
         return self._ask()
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from nmt.config.sweeps import short_names
 from nmt.decoding.metrics import MACRO, METRICS, label_of
-from nmt.errors import visible
+from nmt.errors import first_of, visible
 from nmt.sweeps.records import SEED, Group, Record, Records
 
 PIPE_WIDTH = 160
@@ -109,6 +109,12 @@ def _remarks(records: Records) -> Iterable[str]:
         yield f"best        {where}  ({label(records.metric)} {best.value:.2f})"
     elif any(record.scores for record in trials):
         yield f"not ranked: {records.metric} is not known"
+    for several in records.of_other_data():
+        names = " | ".join(first_of([record.name for record in one], 3) for one in several)
+        yield (
+            f"other data  {names}: were trained on different pairs, and do not compare; remove the runs "
+            "on the old data, and the same command trains them again"
+        )
     yield f"cost        {cost(trials)}"
     for state in ("failed", "pruned", "stopped"):
         for record in trials:

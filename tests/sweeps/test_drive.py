@@ -210,6 +210,36 @@ def test_what_is_finished_is_read_and_not_run(planned: Planned, capfd: pytest.Ca
     assert "seed-1 starts" not in capfd.readouterr().err
 
 
+def test_trials_on_other_data_are_averaged_apart_and_named(
+    planned: Planned, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The training file is changed before the third seed."""
+
+    def train(trial: Composed) -> dict[str, Any]:
+        cfg, folder = trial.to_training()
+        save_config(cfg, folder / "config.yaml")
+        sha256 = trial.values.get("data") or Path("data").read_text()
+        write_json(folder / "data" / "train.json", {"training_pairs": 1, "sha256": sha256})
+        results = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
+        write_json(folder / "results.json", results | bleu(seed_of(trial)))
+        return bleu(seed_of(trial))
+
+    for number, text in ((2, "old"), (3, "new")):
+        Path("data").write_text(text)
+        assert sweep(planned(number), train, report) == 0
+    shown = lines(capfd.readouterr().out)
+    assert "1 3.00 1/1 0.0 done" in shown
+    assert "2 1.50 ± 0.71 2/2 0.0 done" in shown
+    told = [line for line in shown if line.startswith("other data")]
+    assert told == [
+        "other data seed-1, seed-2 | seed-3: were trained on different pairs, and do not compare; remove the "
+        "runs on the old data, and the same command trains them again"
+    ]
+    assert stored("data") == {"seed-1": "old", "seed-2": "old", "seed-3": "new"}
+    assert sweep(planned("data=demo,multi30k", 1), train, report) == 0
+    assert "other data" not in capfd.readouterr().out
+
+
 @fault(34)
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_whatever_ends_a_trial_ends_no_other(

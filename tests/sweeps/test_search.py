@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,9 +16,11 @@ import pytest
 
 from nmt.cli import report
 from nmt.config.composed import Composed
+from nmt.config.stored import save_config
 from nmt.config.sweeps import Dimension, Direction, Pruner, Sampler, SweepConfig
 from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, UserError
+from nmt.files import write_json
 from nmt.signals import StopRequest
 from nmt.sweeps.drive import Ranking, sweep
 from nmt.sweeps.search import JOURNAL, Search
@@ -201,6 +204,14 @@ def planned(*arguments: str) -> Sweep:
     return plan(VERBS["train"], ["-m", "sweep.dir=sweep", *arguments])
 
 
+def ended(trial: Composed, **scores: float) -> dict[str, Any]:
+    """Leave what a training ends with, and return its scores on validation."""
+    cfg, folder = trial.to_training()
+    save_config(cfg, folder / "config.yaml")
+    write_json(folder / "results.json", {"validation": scores})
+    return {"validation": scores}
+
+
 def worse_by_heads(trial: Composed) -> dict[str, Any]:
     """Leave a validation curve, and run with 4 heads until the sweep ends that."""
     assert trial.folder is not None
@@ -212,7 +223,7 @@ def worse_by_heads(trial: Composed) -> dict[str, Any]:
         with StopRequest():
             time.sleep(30)
     time.sleep(1.5)  # in which the sweep looks at the curve
-    return {"validation": {"bleu": bleu}}
+    return ended(trial, bleu=bleu)
 
 
 def test_a_search_trains_prunes_and_counts_equal_trials_once(
@@ -286,7 +297,7 @@ def test_equal_values_are_trained_once(
     monkeypatch.chdir(tmp_path)
 
     def train(trial: Composed) -> dict[str, Any]:
-        return {"validation": {"bleu": float(trial.values["model.num_heads"])}}
+        return ended(trial, bleu=float(trial.values["model.num_heads"]))
 
     command = ["model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random"]
     assert sweep(planned(*command), train, report) == 0
@@ -296,7 +307,67 @@ def test_equal_values_are_trained_once(
     first = Path("sweep/sweep.json").read_text()
     assert sweep(planned(*command), train, report) == 0
     assert Path("sweep/sweep.json").read_text() == first
+    assert "starts" not in capfd.readouterr().err
     assert len({one["path"] for one in json.loads(first)["trials"]}) == 2
+    shutil.rmtree(json.loads(first)["trials"][0]["path"])  # the best run
+    for begun in (1, 0):
+        assert sweep(planned(*command), train, report) == 0
+        assert capfd.readouterr().err.count("starts") == begun
+        again = json.loads(Path("sweep/sweep.json").read_text())
+        assert Path(again["trials"][0]["path"]).is_dir()
+        assert {one["name"]: one["value"] for one in again["trials"]} == {
+            one["name"]: one["value"] for one in json.loads(first)["trials"]
+        }
+
+
+def test_trials_of_an_experiment_that_has_changed_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The settings on the command line are the same, but not what they stand for."""
+    monkeypatch.chdir(tmp_path)
+    file = Path("conf/experiment/mine.yaml")
+    file.parent.mkdir(parents=True)
+
+    def search(dropout: float, *more: str) -> int:
+        file.write_text(f"# @package _global_\nmodel:\n  dropout: {dropout}\n")
+        command = ["-m", "--config-dir", "conf", "experiment=mine", "sweep.dir=sweep", "sweep.sampler=grid"]
+        chosen = plan(VERBS["train"], [*command, "model.num_heads=choice(2,4)", *more])
+        return sweep(chosen, lambda trial: ended(trial, bleu=1.0), report)
+
+    assert search(0.1, "sweep.trials=1") == search(0.1, "sweep.trials=1", "runtime.threads=3") == 0
+    assert capfd.readouterr().err.count("starts") == 1
+    with pytest.raises(UserError) as refused:
+        search(0.3)
+    assert str(refused.value) == (
+        "sweep/study.journal is of a search with other settings; the run sweep/000+num_heads-2 and the "
+        "config of its trial differ in model.dropout: 0.1 -> 0.3; give those, remove the run to train it "
+        "again, or choose another sweep.dir=..."
+    )
+    shutil.rmtree("sweep/000+num_heads-2")
+    assert search(0.3) == 0
+    assert capfd.readouterr().err.count("starts") == 2
+
+
+def test_a_search_evaluates_again_what_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_config(planned("model.num_heads=choice(2,4)").example.to_training()[0], Path("run/config.yaml"))
+    command = ["-m", "sweep.dir=sweep", "run=run", "decoding.beam_size=choice(1,2)"]
+    command += ["sweep.trials=3", "sweep.sampler=random"]
+
+    def evaluate(trial: Composed) -> dict[str, Any]:
+        bleu = 0.0 if not Path("run/results.json").exists() else 9.0
+        return {"validation": {"bleu": bleu + float(trial.values["decoding.beam_size"])}}
+
+    for more, begun, best in (([], 2, 2.0), ([], 0, 2.0), (["runtime.threads=3"], 0, 2.0), ([], 2, 11.0)):
+        if best > 2:
+            write_json(Path("run/results.json"), {"step": 9})  # has been trained further
+        assert sweep(plan(VERBS["evaluate"], [*command, *more]), evaluate, report) == 0
+        assert capfd.readouterr().err.count("starts") == begun
+        found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+        assert found[0]["value"] == found[0]["scores"]["validation"]["bleu"] == best
+        assert {one["value"] for one in found} == {best, best - 1}
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -312,7 +383,7 @@ def test_equal_values_at_one_time_are_trained_once(
         time.sleep(0.5)
         if fails and trial.values["model.num_heads"] == "4" and broken.exists():
             raise UserError("no room for four heads")
-        return {"validation": {"bleu": float(trial.values["model.num_heads"])}}
+        return ended(trial, bleu=float(trial.values["model.num_heads"]))
 
     command = ["model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random", "sweep.parallel=4"]
     assert sweep(planned(*command), train, report) == 3 * fails
