@@ -220,6 +220,7 @@ class TensorBoard(Sink):
         import torch.utils.tensorboard  # noqa: F401 - takes a second
 
         super().__init__(run, cfg)
+        self._require_space()
         self.folder = run.directory / "tb"
         self.writers: dict[str, Any] = {}
         self.folder.mkdir(parents=True, exist_ok=True)

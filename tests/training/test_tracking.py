@@ -256,10 +256,19 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room(
 def test_a_full_disk_tears_no_record_of_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def fill(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+
+    with monkeypatch.context() as patch:
+        fill(patch)
+        problem = "1,048,576 bytes are needed, but 1,000 are free; its checkpoints are intact"
+        with pytest.raises(TrainingStopped, match=problem), tracking(tmp_path, sinks=["tensorboard"]):
+            pass
+        assert not (tmp_path / "tb").exists()
     with tracking(tmp_path, sinks=["tensorboard", "jsonl"]) as tracker:
         tracker.log(1, TRAIN)
         with monkeypatch.context() as patch:
-            patch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+            fill(patch)
             tracker.log(2, TRAIN)
             tracker.log(3, TRAIN)
         tracker.log(4, TRAIN)
