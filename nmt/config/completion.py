@@ -126,7 +126,9 @@ def completions(verbs: dict[str, Verb], line: str) -> list[str]:
         wanted = {"--help", "-h"} & {*words}
         parts = [str(name) for name in cfg if isinstance(cfg._get_node(name), DictConfig)]
         follow = {f"{part}.{named_by}" for part, (named_by, _) in VARIANTS.items()}  # from the choice
-        keys = [f"{name}=" for name in (*leaves(cfg), *_groups(verb)) if name not in follow]
+        groups_of_names = [part for part in parts if not cfg[part]]  # which have no keys yet
+        known = *leaves(cfg), *_groups(verb), *groups_of_names
+        keys = [f"{name}=" for name in known if name not in follow]
         bare = _values(verb, verb.words, word, others) if verb.words and not wanted else []
         return [*_starting(word, {*(parts if wanted else keys)}), *bare]
     return [f"{key}={found}" for found in _values(verb, key, value, others)]

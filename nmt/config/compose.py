@@ -37,7 +37,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     read = Arguments.read(verb, argv)
     flags, problems = read.flags, read.problems
     if not flags.help and (commands := commands_of_models(verb, argv, read.overrides)):
-        return _composed_each(verb, commands)
+        return _composed_each(verb, commands, shows=flags.cfg is not None)
     stored = None
     if verb.run_key and not {verb.run_key, verb.models or verb.run_key} & read.refused:
         with problems.gathered():
@@ -77,11 +77,13 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
     return []
 
 
-def _composed_each(verb: Verb, commands: Mapping[str, Sequence[str]]) -> list[Composed]:
-    """Return the config of the first of several models, with those of all; none where they are only shown."""
+def _composed_each(verb: Verb, commands: Mapping[str, Sequence[str]], *, shows: bool) -> list[Composed]:
+    """Return the config of the first of several models, with those of all; none if it only `shows` them."""
     made, wrong = dict[str, Composed](), ProblemsOfSome()
     for name, argv in commands.items():
         with wrong.gathered(f"{verb.models}.{name}"):
+            if shows:
+                print(f"--- # {verb.models}.{name}")  # YAML knows several documents
             made.update((name, composed) for composed in compose(verb, argv))
     wrong.refuse(len(commands))
     return [dataclasses.replace(first, models=made) for first in [*made.values()][:1]]

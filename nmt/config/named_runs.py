@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 
 from nmt.config import small_data
 from nmt.config.explain import explained
-from nmt.config.overrides import choices, parse_overrides, runs_of
-from nmt.config.plain import named, parsed, read_text
+from nmt.config.overrides import choices, config_dir, parse_overrides, runs_of
+from nmt.config.plain import named, parsed, read_plain, read_text
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.spelling import spelled
@@ -46,9 +46,11 @@ def commands_of_models(
 ) -> dict[str, list[str]]:
     """Return the arguments of each model that `overrides` name, as if it were alone; none if none is named.
 
+    A choice that a model makes for itself, such as decoding=greedy, comes before keys of all.
+
     Raises:
-        UserError: a run is named besides, or a model has no run, a key that all share, or a name that is not
-            fit to be a label.
+        UserError: a run is named besides, or a model has no run, a key that all share, a name that another
+            has, or one that is not fit to be a label.
     """
     typed = [o for o in overrides if o.key_or_group.partition(".")[0] == verb.models]
     if not verb.models or not typed:
@@ -60,17 +62,44 @@ def commands_of_models(
         raise UserError(f"run and {verb.models} exclude each other; name the run in {example}, too")
     shared = [word for word in argv if not word.startswith(f"{verb.models}=")]
     found, problems = dict[str, list[str]](), Problems()
+    names = _names_in(str(typed[-1].input_line).partition("=")[2])
+    if len({*names}) < len(names) or len(names) != len(value):
+        raise UserError(f"{typed[-1].input_line!r}: two models have one name; give each its own: {example}")
     with explained():
-        named = OmegaConf.to_container(OmegaConf.create({verb.models: value}), resolve=True)
-    for name, settings in cast(dict[str, Any], named)[verb.models].items():
+        settings = cast(
+            "list[object]", OmegaConf.to_container(OmegaConf.create([*value.values()]), resolve=True)
+        )
+    for name, own in zip(names, settings, strict=True):
         with problems.gathered():
-            found[str(name)] = [*shared, *_settings_of_model(verb, str(name), settings)]
+            lines = _settings_of_model(verb, name, own)
+            chosen = {key for group in verb.groups if group in lines for key in _stated(group, lines[group])}
+            left = [word for word in shared if word.partition("=")[0] not in chosen]
+            found[name] = [*left, *(f"{key}={spelled(setting)}" for key, setting in lines.items())]
     problems.refuse()
     return found
 
 
-def _settings_of_model(verb: Verb, name: str, value: object) -> list[str]:
-    """Return the arguments that a model has for itself; `value` is a run, several, or a mapping of keys."""
+def _names_in(mapping: str) -> list[str]:
+    """Return the names in a mapping as they are typed, and as often: Hydra takes 1.10 for a number."""
+    names, depth, begin = list[str](), 0, 0
+    for sign in re.finditer(r"""'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|[][{}(),:]""", mapping):
+        depth += (sign[0] in "{[(") - (sign[0] in "}])")
+        if depth == 1 and sign[0] in "{,":
+            begin = sign.end()
+        elif depth == 1 and sign[0] == ":" and begin:
+            names.append(mapping[begin : sign.start()].strip())
+            begin = 0
+    return names
+
+
+def _stated(group: str, choice: object) -> list[str]:
+    """Return the keys that a choice of a group states."""
+    file = config_dir() / group / f"{choice}.yaml"
+    return [f"{group}.{key}" for key in read_plain(file)] if file.is_file() else []
+
+
+def _settings_of_model(verb: Verb, name: str, value: object) -> dict[str, object]:
+    """Return the keys that a model has for itself; `value` is a run, several, or a mapping of keys."""
     key = f"{verb.models}.{name}"
     if not re.fullmatch(r"[\w.+-]+", name):
         raise UserError(f"{key}: the name of a model has letters, digits and . _ + - alone")
@@ -81,7 +110,7 @@ def _settings_of_model(verb: Verb, name: str, value: object) -> list[str]:
     for one in lines:
         if any(one == other or one.startswith(f"{other}.") for other in verb.common):
             raise UserError(f"{key}: all models share {one}; set {one}=... beside {verb.models}={{...}}")
-    return [f"{one}={spelled(setting)}" for one, setting in lines.items()]
+    return lines
 
 
 def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

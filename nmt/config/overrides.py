@@ -310,6 +310,8 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
     if key == "run" and flags.multirun and not verb.opens_run:
         raise UserError("run names one directory, but -m starts several runs; set sweep.dir=DIR instead")
     if not override.is_sweep_override():
+        if _holds_sweep(override.value()):
+            raise UserError(f"{line!r}: no part of a value can be several; sweep whole values: {key}=A,B")
         return
     if key in ("run", verb.run_key) and not (verb.opens_run and (flags.multirun or not verb.reads_input)):
         raise UserError(
@@ -320,6 +322,12 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
         raise UserError(
             f"{line!r} names several values; add -m to try each, or write a list in brackets [...]"
         )
+
+
+def _holds_sweep(value: object) -> bool:
+    """Return whether a list or a mapping has choice(...), range(...) or the like in it."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, Sweep) or any(map(_holds_sweep, parts))
 
 
 def _refuse_choice(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

@@ -391,7 +391,8 @@ def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingCo
     with explained():
         cfg = OmegaConf.create({"decoding": OmegaConf.structured(search)}, flags={"struct": True})
         for name, value in values.items():
-            OmegaConf.update(cfg, f"decoding.{name}", value, merge=True)
+            listed = list(value) if isinstance(value, tuple) else value
+            OmegaConf.update(cfg, f"decoding.{name}", listed, merge=True)
         return cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
 
 

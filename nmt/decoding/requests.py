@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from nmt.data.casing import ESCAPE, MARKS
 from nmt.data.lines import read_lines
@@ -153,8 +153,12 @@ class Glossary:
     def __init__(self, terms: Mapping[str, str]):
         if not isinstance(terms, Mapping):
             raise UserError(f"glossary must map terms to their translations, but is {terms!r:.80}")
-        for pair in cast("Iterable[tuple[object, object]]", terms.items()):  # whatever a caller has passed
-            if not all(isinstance(text, str) and variants(text) for text in pair):
+        for pair in cast("Iterable[tuple[Any, Any]]", terms.items()):  # whatever a caller has passed
+            if (
+                not all(isinstance(text, str) for text in pair)
+                or not pair[0].strip()
+                or not variants(pair[1])
+            ):
                 raise UserError(f"glossary: {pair[0]!r} or its translation {pair[1]!r} is no text, or blank")
         self.terms = {_plain_term(term): targets for term, targets in terms.items()}
         self._plain = {term: targets for term, targets in self.terms.items() if term == term.lower()}

@@ -28,8 +28,12 @@ def has_choice(data: DataConfig) -> bool:
 def require_target(tgt: str, data: DataConfig, where: str = "tgt") -> None:
     """Raise `UserError` unless a run of `data` translates into `tgt`; `where` says what names it."""
     known = targets(data)
-    if data.has_labels:
-        raise UserError(f"{where}={tgt}: the run finds labels, and is asked for no language; leave it out")
+    if data.has_labels or not data.has_source:
+        raise UserError(
+            f"{where}={tgt}: the run translates nothing, and is asked for no language; leave it out"
+        )
+    if not isinstance(tgt, str):
+        raise UserError(f"{where} must be a language, but is {tgt!r:.80}")
     if tgt not in known:
         alone = "" if data.tags else " alone, since it was trained without data.target_tags"
         told = f"the run translates into {', '.join(known)}{alone}"

@@ -115,6 +115,15 @@ class Run(TrainedModel):
         """The rows of metrics.jsonl, each with its "step"; a number that was not finite is None."""
         return logged_metrics(self.path / "metrics.jsonl")
 
+    def own_or(self, decoding: DecodingConfig | None) -> DecodingConfig:
+        """Return what a caller passes, or the search of the run for None; raise `UserError` for no search."""
+        given: object = self.cfg.decoding if decoding is None else decoding
+        if not isinstance(given, DecodingConfig):
+            raise UserError(
+                f"decoding must be a config, such as BeamConfig(beam_size=8), but is {given!r:.80}"
+            )
+        return given
+
     def searched(self, decoding: DecodingConfig) -> TranslationModel:
         """Return the model in `decoding.precision`; a copy in lower precision is made at the first call."""
         if decoding.precision not in self._copies:
@@ -146,13 +155,13 @@ class Run(TrainedModel):
         translated words are.
         """
         self.require_task(Task.translation)
-        search = search_with(decoding or self.cfg.decoding, settings)
+        search = search_with(self.own_or(decoding), settings)
         several = iter([lines] if isinstance(lines, str | Request) else lines)
         require_known(tgt, domain, self.cfg.data)  # an error is an error before the first line is there
         if memory is not None and not isinstance(memory, TranslationMemory):
             memory = TranslationMemory(memory)
         use = use_of(glossary_use)
-        offers = Offers(Glossary(glossary or {}), use, memory, memory_least, tgt)
+        offers = Offers(Glossary({} if glossary is None else glossary), use, memory, memory_least, tgt)
         self.with_offers([], offers)
         if markup:
             self.require_markup()
@@ -289,7 +298,7 @@ class Run(TrainedModel):
             UserError: a line has no TAB or several, but is to be two texts, or has one, but is to be one.
         """
         self.require_task(Task.classification)
-        search, remaining = decoding or self.cfg.decoding, iter([lines] if isinstance(lines, str) else lines)
+        search, remaining = self.own_or(decoding), iter([lines] if isinstance(lines, str) else lines)
         while block := list(itertools.islice(remaining, LINES_AT_ONCE)):
             for number, line in enumerate(block, start=first_line):
                 self.require_texts(line, f"line {number} of the input")
@@ -339,7 +348,7 @@ class Run(TrainedModel):
                 )
             for side in pair:
                 require_characters(side)
-        search, sources = decoding or self.cfg.decoding, None
+        search, sources = self.own_or(decoding), None
         if self.cfg.task is Task.translation:
             sources = list(self.asking_for(tgt, [src for src, _ in pairs], domain))
         else:
@@ -376,6 +385,10 @@ class Run(TrainedModel):
             known = [one.value for one in Split]
             if split is not None and split not in known:
                 raise UserError(f"split must be one of {', '.join(known)}, but is {split!r}")
+            if tgt is not None:
+                raise UserError(
+                    f"tgt={tgt} is for pairs that are passed: those of a split have their languages"
+                )
             chosen = Split(split) if split else self.cfg.data.scored_split
             text = evaluation_text(self.directory, self.cfg, self.cfg.data, chosen, named=False)
             text = dataclasses.replace(text, src=self.in_domain(domain, text.src))
@@ -391,7 +404,7 @@ class Run(TrainedModel):
                 for number, line in enumerate(side):
                     require_text(line, f"run.evaluate: {name}[{number}]")
             text = ParallelText(list(self.asking_for(tgt, sources, domain)), targets)
-        search = search_with(decoding or self.cfg.decoding, settings)
+        search = search_with(self.own_or(decoding), settings)
         return Evaluation(self, text, warn).scores(search, metrics)
 
     def attend(
@@ -408,11 +421,12 @@ class Run(TrainedModel):
         The first `neuron_lines` lines have the queries and keys of every head, too. Those of a classifier are
         for the label that it finds; a line is one to classify.
         """
-        search = decoding or self.cfg.decoding
+        search = self.own_or(decoding)
         shared: dict[str, Any] = {"device": self.device, "neuron_lines": neuron_lines}
         checks = self.require_texts if self.cfg.task is Task.classification else require_text
         texts = _checked([lines] if isinstance(lines, str) else lines, checks)
         if self.cfg.task is Task.classification:
+            require_known(tgt, domain, self.cfg.data)
             return attend_labels(texts, self.model, self.tokenizer, search, **shared)
         self.require_task(Task.translation)
         return attend(self.asking_for(tgt, texts, domain), self.model, self.tokenizer, search, **shared)

@@ -46,6 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nmt train tracking.sinks=[j", {"tracking.sinks=[jsonl"}),
         ("nmt train --help opt", {"optimizer"}),
         ("nmt train --mul", {"--multirun"}),
+        ("nmt serve mod", {"models="}),
+        ("nmt train tuned", {"tuned_decoding="}),
         ("nmt train data.scored_split=v", {"data.scored_split=validation"}),
     ],
 )

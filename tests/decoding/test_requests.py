@@ -281,6 +281,7 @@ def test_a_term_is_found_however_its_characters_and_spaces_are_written(term: str
 def test_a_blank_term_is_refused() -> None:
     with pytest.raises(UserError, match="glossary: ' ' or its translation 'x' is no text, or blank"):
         Glossary({" ": "x"})
+    assert [span.translation for span in Glossary({"|": "x"}).spans("a | b")] == ["x"]
 
 
 def test_terms_are_offered_in_the_source_enforced_or_both() -> None:

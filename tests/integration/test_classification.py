@@ -185,7 +185,7 @@ def test_what_a_classifier_does_not_do(trained: Path, capsys: Capture, tmp_path:
         error_of(capsys, ["classify", f"run={other}"])
     )
     told = error_of(capsys, ["classify", f"run={trained}", "tgt=zz"])
-    assert "tgt=zz: the run finds labels, and is asked for no language; leave it out" in told
+    assert "tgt=zz: the run translates nothing, and is asked for no language; leave it out" in told
     with pytest.raises(UserError, match=r"^line 8 of the input has no TAB, but the run classifies two texts"):
         list(open_run(trained, runtime_cfg=CPU).classify(["a\tb", "c"], first_line=7))
 

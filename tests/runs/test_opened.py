@@ -11,7 +11,7 @@ import pytest
 
 from nmt.config.roots import RunConfig
 from nmt.data.pairs import Split
-from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.configs import BeamConfig, DecodingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models import build_model
@@ -42,7 +42,7 @@ def test_a_step_may_be_a_number(run: Run) -> None:
 
 
 def test_keys_of_the_search_are_keywords(run: Run) -> None:
-    (found,) = run.translate(WORDS[0], beam_size=4, n_best=3)
+    (found,) = run.translate(WORDS[0], beam_size=4, n_best=3, avoid=("ab",))
     assert len(found.alternatives) == 2
     assert run.cfg.decoding.n_best == 1
     assert list(run.translate(WORDS[0], precision="bf16", beam_size="2")) == list(
@@ -161,13 +161,11 @@ def test_a_request_has_at_most_as_many_tokens_as_a_source(tmp_path: Path) -> Non
             "run.evaluate: references[0] must be a text, but is ('b'",
         ),
         ("evaluate", (["a\ud800"], ["b"]), {}, "'a\\ud800' has half of a surrogate pair"),
-        (
-            "translate",
-            ("a", "greedy"),
-            {},
-            "decoding must be one of BeamConfig, SamplingConfig",
-        ),
-        ("translate", ("a", {"beam_size": 2}), {}, "decoding must be one of BeamConfig"),
+        ("translate", ("a", {}), {}, "decoding must be a config, such as BeamConfig(beam_size=8), but is {}"),
+        ("attend", ("a", "greedy"), {}, "decoding must be a config, such as BeamConfig(beam_size=8), but"),
+        ("score", ([("a", "b")], BeamConfig), {}, "decoding must be a config, such as BeamConfig(beam"),
+        ("translate", ("a",), {"tgt": 5}, "tgt must be a language, but is 5"),
+        ("evaluate", (), {"tgt": "fr"}, "tgt=fr is for pairs that are passed: those of a split have"),
         ("translate", ("a", DecodingConfig()), {}, "decoding must be one of BeamConfig"),
         (
             "translate",

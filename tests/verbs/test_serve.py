@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nmt.cli import main
 from tests.runs.untrained import GPT, WORDS, untrained
@@ -88,6 +90,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("models=a", "'models=a': write all models at once: models={A: RUN, B: RUN}"),
         ("models={x: a}|models.y=a", "'models.y=a': write all models at once: models={A: RUN, B: RUN}"),
+        (
+            "models={1: a, 1.0: lm}",
+            "'models={1: a, 1.0: lm}': two models have one name; give each its own: models={A: RUN, B: RUN}",
+        ),
+        (
+            "models={x: choice(a,lm)}",
+            "'models={x: choice(a,lm)}': no part of a value can be several; sweep whole values: models=A,B",
+        ),
         ("models={x@y: a}", "models.x@y: the name of a model has letters, digits and . _ + - alone"),
         ("models={x: {tgt: fr}}", "models.x has no run; write models={x: {run: RUN, ...}}"),
         (
@@ -120,3 +130,16 @@ def test_models_that_cannot_be_served_are_named(
     monkeypatch.chdir(runs)
     assert main(["serve", *arguments.split("|")]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_models_are_shown_under_their_names_with_choices_before_keys_of_all(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    models = "models={1.10: {run: a, decoding: greedy}, true: a}"
+    of_all = ["decoding.beam_size=8", "decoding.max_length_offset=3"]
+    assert main(["serve", models, *of_all, "--cfg", "job"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall("^---.*", shown, re.MULTILINE) == ["--- # models.1.10", "--- # models.true"]
+    searches = [one["decoding"] for one in yaml.safe_load_all(shown)]
+    assert [(one["beam_size"], one["max_length_offset"]) for one in searches] == [(1, 3), (8, 3)]
