@@ -19,6 +19,7 @@ from nmt.config.roots import (
     epoch_size,
     lengths_with_units,
     search_of_validations,
+    search_with,
     tried_values,
 )
 from nmt.config.spelling import spelled
@@ -188,7 +189,9 @@ def _misfits_of_validations(cfg: TrainConfig) -> Iterator[str]:
         if search != cfg.decoding:
             problems.extend(_misfits_of_search(cfg, search, "validation_decoding"))
     with problems.gathered():
-        tried_values(cfg)
+        for values in filter(None, tried_values(cfg)):
+            found = _misfits_of_search(cfg, search_with(cfg.decoding, values), "tuned_decoding")
+            problems.extend(one for one in found if one not in problems)
     yield from problems
 
 

@@ -442,6 +442,8 @@ def tried_values(cfg: RecipeConfig) -> list[dict[str, Any]]:
             f"{key} must be a group of keys with a list of values each, such as "
             f"{{length_penalty_alpha: [0.6, 1.0, 1.4]}}, but is {given!r}"
         )
+    if "strategy" in given:
+        raise UserError(f"{key}.strategy cannot be tried: a strategy is chosen by decoding=...; leave it out")
     if (number := math.prod(map(len, given.values()))) > MOST_TRIED:
         raise UserError(f"{key} has {number:,} combinations, and {MOST_TRIED} are the most; leave some out")
     found = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]

@@ -162,7 +162,11 @@ def with_tuned(cfg: TrainConfig, results: Path) -> TrainConfig:
     """Return `cfg` with the values that `tuned_decoding` has found, if the file `results` has them."""
     if not results.is_file():
         return cfg
-    found = read_json(results, {"tuned_decoding": dict[str, Any] | None}).get("tuned_decoding") or {}
+    try:
+        found = read_json(results, {"tuned_decoding": dict[str, Any] | None}).get("tuned_decoding") or {}
+    except UserError as error:
+        way_out = f"restore it, or remove it, and nmt train run={results.parent} scores the run anew"
+        raise UserError(f"{error}; {way_out}") from error
     with named(results):
         return with_decoding(cfg, found)
 

@@ -133,25 +133,46 @@ _BREAKING = (
     "main meta nav noscript object ol option p param pre script section select source style table tbody td "
     "textarea tfoot th thead title tr ul video"
 )
-_ATTRIBUTES = r"""(?:\s+[a-zA-Z][\w:.-]*\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>=]+))*\s*/?"""
+_ALONE = (
+    "allowfullscreen async autoplay checked compact controls default defer disabled hidden ismap loop "
+    "multiple muted noshade novalidate nowrap open readonly required selected"
+)
+_ATTRIBUTES = (
+    r"""(?:\s+(?:[a-zA-Z][\w:.-]*\s*=\s*(?:"[^"<]*"|'[^'<]*'|[^\s"'<>]+)"""
+    rf"""|(?:{"|".join(_ALONE.split())})(?=[\s/>])))*\s*/?"""
+)
 
 
 def _tags(names: str) -> str:
-    return rf"</?(?:{'|'.join(names.split())}){_ATTRIBUTES}>"
+    written = [*names.split(), *names.upper().split()]
+    return rf"</?(?:{'|'.join(written)}){_ATTRIBUTES}>"
 
 
-_IN_WORDS = re.compile(rf"{_tags(_INLINE)}|<!--[^<>]*-->", re.IGNORECASE)
-_BETWEEN_WORDS = re.compile(rf" ?{_tags(_BREAKING)} ?", re.IGNORECASE)
+_COMMENT = re.compile(r"<!--(?:(?!<!--|-->).)*-->|<!doctype\b[^<>]*>", re.IGNORECASE)
+_IN_WORDS = re.compile(_tags(_INLINE))
+_BETWEEN_WORDS = re.compile(rf" ?{_tags(_BREAKING)} ?")
+_ONE_LETTER = re.compile(r"<(/?)([a-zA-Z])(?=[\s/>])")
 
 
 def html_tags(line: str) -> str:
     """Return a line without the tags of HTML; those that begin something new leave a space.
 
-    Others in angle brackets, such as `<num>`, stay.
+    Others in angle brackets, such as `<num>` and `<Button>`, stay, and so do names of one letter that are not
+    both opened and closed, as in `x<a>`.
     """
     if "<" not in line:
         return line
-    found = _BETWEEN_WORDS.sub(" ", _IN_WORDS.sub("", line))
+    found = _COMMENT.sub("", line)
+
+    opened = {tag[2] for tag in _ONE_LETTER.finditer(found) if not tag[1]}
+    closed = {tag[2] for tag in _ONE_LETTER.finditer(found) if tag[1]}
+
+    def or_kept(space: str, tag: re.Match[str]) -> str:
+        name = _ONE_LETTER.match(tag[0].strip())
+        return space if name is None or name[2] in opened & closed else tag[0]
+
+    found = _IN_WORDS.sub(functools.partial(or_kept, ""), found)
+    found = _BETWEEN_WORDS.sub(functools.partial(or_kept, " "), found)
     return line if found == line else found.strip()
 
 
@@ -202,15 +223,21 @@ def _space(run: re.Match[str]) -> str:
 
 _MARK = re.compile(
     r"\s*(?P<mark>[\u2022\u2023\u25aa\u25a0\u25cf\u25cb\u25e6\u25ba\u25b6\u25b8\u27a2\u27a4]\s*"
-    r"|(?:[*\u00b7\u2010-\u2015-]|\(?(?:\d{1,3}|[a-zA-Z])\))\s+)(?=[\u00bf\u00a1]?[^\W\d_])"
+    r"|(?P<dash>[*\u00b7\u2010-\u2015-])\s+|(?P<number>(?:\d{1,3}|[a-zA-Z])\))\s+)(?=[\u00bf\u00a1]?[^\W\d_])"
 )
-_TEXT = re.compile(r"\s*[\u00bf\u00a1]?(?!\w{1,3}[.)]\s)[^\W\d_]")
+_TEXT = re.compile(
+    r"\s*[\u00bf\u00a1]?(?!\w{1,5}\s?(?:[):/\u3001\uff09\uff0e\uff1a]|[.\u2010-\u2015-]\s))[^\W\d_]"
+)
+"""A line that begins with no mark of its own, whatever the script."""
+_NUMBERS = re.compile(r" (?:\d{1,3}|[a-zA-Z])\)")
+_QUOTES = re.compile('["\u00ab\u00bb\u201c-\u201f\u300c-\u300f]')
 
 
 def list_marks(src: str, tgt: str) -> tuple[str, str]:
     """Return a pair without the bullet, the dash or the number in brackets that one side alone begins with.
 
-    Marks on both sides stay, and so does one that is there again on its side, as in dialogues.
+    Marks on both sides stay, in whatever script, and so does one that is there again on its side, as in
+    dialogues, a dash where the other side has quotes, and one in a formula.
     """
     return _without_mark(src, tgt), _without_mark(tgt, src)
 
@@ -220,4 +247,9 @@ def _without_mark(line: str, other: str) -> str:
     if found is None or not _TEXT.match(other):
         return line
     rest = line[found.end() :]
-    return line if f" {found['mark'].strip()}" in rest else rest
+    is_meant = f" {found['mark'].strip()}" in rest
+    if found["dash"]:
+        is_meant = is_meant or bool(_QUOTES.search(other)) or "=" in rest
+    elif found["number"]:
+        is_meant = is_meant or bool(_NUMBERS.search(rest))
+    return line if is_meant else rest

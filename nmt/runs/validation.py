@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from nmt import runtime
-from nmt.config.roots import TrainConfig, search_of_validations
+from nmt.config.roots import TrainConfig, search_of_validations, search_with, tried_values
 from nmt.config.spelling import spelled
 from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.allowed import AllowedTokens
@@ -67,7 +67,8 @@ def validator(
     """
     cfg = trained.cfg
     search = validation_search(cfg)
-    for decoding in [cfg.decoding, *([search.decoding] if search.decoding != cfg.decoding else [])]:
+    tried = [search_with(cfg.decoding, values) for values in tried_values(cfg)]
+    for decoding in {one.allowed: one for one in (cfg.decoding, search.decoding, *tried)}.values():
         AllowedTokens(decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     _require_languages(text.first(search.num_pairs), cfg)

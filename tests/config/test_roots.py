@@ -255,6 +255,11 @@ def test_a_damaged_config_is_read_or_refused(
             "model.name=rnn has no attention; leave it out",
         ),
         (
+            ("model=rnn_plain", "tuned_decoding={coverage_penalty: [0, 0.2]}"),
+            "tuned_decoding.coverage_penalty needs a model that attends to the source, but "
+            "model.name=rnn has no attention; leave it out",
+        ),
+        (
             ("model=rnn_plain", "decoding.coverage_penalty=0.2"),
             "decoding.coverage_penalty needs a model that attends to the source, but model.name=rnn has no "
             "attention; leave it out",
@@ -396,6 +401,10 @@ def test_a_damaged_config_is_read_or_refused(
             ("tuned_decoding={beam_sizes: [1, 2]}",),
             "tuned_decoding (null tries nothing): unknown key decoding.beam_sizes; "
             "did you mean decoding.beam_size?",
+        ),
+        (
+            ("tuned_decoding={strategy: [mbr]}",),
+            "tuned_decoding.strategy cannot be tried: a strategy is chosen by decoding=...; leave it out",
         ),
         (
             ("tuned_decoding={beam_size: [5, 0]}",),

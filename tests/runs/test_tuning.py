@@ -49,6 +49,11 @@ def test_the_best_of_the_tried_values_is_the_search_of_the_run(
     assert json.loads((run / "results.json").read_text()) == results
     assert results_of(run)["test"]["chrf"] == results["test"]["chrf"]
     assert open_run(run).cfg.decoding.max_length_offset == results["tuned_decoding"]["max_length_offset"]
+    written = (run / "results.json").read_bytes()
+    (run / "results.json").write_text("{")
+    assert main(["evaluate", f"run={run}"]) == 2
+    assert f"; restore it, or remove it, and nmt train run={run} scores the" in capsys.readouterr().err
+    (run / "results.json").write_bytes(written)
     capsys.readouterr()
     assert main(["train", f"run={run}", *TOY, *SHORT, limit, TRIED]) == 0
     out, _ = capsys.readouterr()
@@ -65,6 +70,17 @@ def test_the_best_of_the_tried_values_is_the_search_of_the_run(
         for folder in (run, plain)
     ]
     assert [x for x in values[0] if x is not None] == [x for x in values[1] if x is not None]
+
+
+def test_what_cannot_be_searched_with_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    gone = ["tuned_decoding={allowed: [/nofile, null]}", f"run={tmp_path / 'run'}"]
+    assert main(["train", *TOY, *gone]) == 2
+    _, err = capsys.readouterr()
+    assert "error: decoding.allowed: /nofile cannot be read" in err
+    assert "validation at step" not in err
 
 
 def test_nothing_is_tried_where_no_search_is_better_than_another(
