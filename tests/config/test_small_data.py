@@ -87,8 +87,7 @@ def test_every_key_is_open_in_the_recipe_and_has_one_reason(unread: None) -> Non
 
 def test_at_29000_pairs_the_rules_say_what_the_recipe_of_multi30k_says(unread: None) -> None:
     pieces = ["tokenizer.vocab_size=8000", "tokenizer.case=markup"]
-    tuned = "tuned_decoding={length_penalty_alpha: [0.6, 1.0, 1.4, 1.8, 2.2]}"
-    (known,) = compose(VERBS["train"], ["experiment=multi30k_en_de", "data=demo", *pieces, tuned])
+    (known,) = compose(VERBS["train"], ["experiment=multi30k_en_de", "data=demo", *pieces])
     assert recipe().to_config(TrainConfig) == known.to_config(TrainConfig)
 
 
