@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
@@ -23,7 +23,7 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.spelling import spelled
 from nmt.config.starting import VocabularyUse, following, kept, values_of
-from nmt.config.stored import known_runs, load_run, may_change, to_plain
+from nmt.config.stored import flat, known_runs, load_run, may_change, to_plain
 from nmt.config.verb import Verb
 from nmt.errors import Problems, UserError, tell
 
@@ -106,20 +106,11 @@ def _settings_of_model(verb: Verb, name: str, value: object) -> dict[str, object
     settings = value if isinstance(value, dict) else {"run": value}
     if not settings.get("run"):
         raise UserError(f"{key} has no run; write {key.replace('.', '={', 1)}: {{run: RUN, ...}}}}")
-    lines = dict(_flat(settings))
+    lines = dict(flat(settings))
     for one in lines:
         if any(one == other or one.startswith(f"{other}.") for other in verb.common):
             raise UserError(f"{key}: all models share {one}; set {one}=... beside {verb.models}={{...}}")
     return lines
-
-
-def _flat(settings: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the keys of mappings in mappings, with dots between, and their values."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list[str]:

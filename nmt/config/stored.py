@@ -114,8 +114,8 @@ def fingerprint(cfg: TrainConfig) -> str:
             del plain[part][name]
     deciding = cfg.objective.further_keys
     free = (*REPORTING, *FOUND)
-    flat = {k: value for k, value in _flat(plain) if matches(k, deciding) or not matches(k, free)}
-    return hashlib.sha256(yaml.safe_dump(flat).encode()).hexdigest()[:8]
+    kept = {k: value for k, value in flat(plain) if matches(k, deciding) or not matches(k, free)}
+    return hashlib.sha256(yaml.safe_dump(kept).encode()).hexdigest()[:8]
 
 
 def save_config(cfg: TrainConfig, path: Path) -> None:
@@ -285,7 +285,7 @@ def _changes_the_past(key: str, stored: TrainConfig, new: TrainConfig, step: int
 
 
 def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
-    before, after = dict(_flat(to_plain(stored))), dict(_flat(to_plain(new)))
+    before, after = dict(flat(to_plain(stored))), dict(flat(to_plain(new)))
     keys = [*before, *(key for key in after if key not in before)]
     return [
         (key, before.get(key, "unset"), after.get(key, "unset"))
@@ -294,9 +294,10 @@ def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]
     ]
 
 
-def _flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys of dicts in dicts, with dots between, and their values; nothing of an empty one."""
     for name, value in plain.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from nmt.config.misfits import check
 from nmt.config.overrides import config_dir
 from nmt.config.registry import VARIANTS
 from nmt.config.roots import TrainConfig
-from nmt.config.stored import fingerprint, to_plain
+from nmt.config.stored import fingerprint, flat, to_plain
 from nmt.data.sources import open_group
 from nmt.verbs import VERBS
 from tests.runs.untrained import untrained
@@ -81,18 +80,10 @@ def composed(*overrides: str) -> Composed:
     return only
 
 
-def leaves(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in plain.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def stated(file: Path) -> tuple[dict[str, Any], list[Any]]:
     """Return the values of a YAML file, and its defaults list."""
     plain = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    return dict(leaves({name: value for name, value in plain.items() if name != "defaults"})), plain.get(
+    return dict(flat({name: value for name, value in plain.items() if name != "defaults"})), plain.get(
         "defaults", []
     )
 
@@ -146,7 +137,7 @@ def test_no_value_repeats_the_default_of_the_code(choice: str) -> None:
         values = {key: value for key, value in values.items() if f"{key}={value}" not in NEEDED[choice]}
     plain = OmegaConf.to_container(before, enum_to_str=True)
     assert isinstance(plain, dict)
-    defaults = dict(leaves({str(name): value for name, value in plain.items()}))
+    defaults = dict(flat({str(name): value for name, value in plain.items()}))
     assert values.keys() <= defaults.keys()
     assert {key: value for key, value in values.items() if defaults[key] == value} == {}
 
