@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from nmt.data import files
 from nmt.data.files import FilesData
+from nmt.data.mixture import tag_of_language
 from nmt.data.pairs import DataConfig, PairStream, Split
 from nmt.errors import UserError
 
@@ -51,6 +52,18 @@ class NoData(DataConfig):
     """No corpus: the model was trained by another program."""
 
     name: str = "none"
+    targets: list[str] = field(default_factory=list)
+    """Languages that the model translates into, the one that a tag asks for; empty: into data.tgt alone."""
+
+    @property
+    def languages(self) -> list[tuple[str, str]]:
+        """The source language, and each that the model translates into."""
+        return [(self.src, tgt) for tgt in self.targets or [self.tgt]]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tag of each of `targets`."""
+        return {tgt: tag_of_language(tgt) for tgt in self.targets}
 
     @property
     def origins(self) -> set[str]:

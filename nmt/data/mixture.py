@@ -73,6 +73,11 @@ def split_tag(line: str) -> tuple[str, str]:
     return (tag[0], line[tag.end() + 1 :]) if tag and is_tagged else ("", line)
 
 
+def tag_of_language(language: str) -> str:
+    """Return the tag that asks for a target language: <2de> for de."""
+    return f"<2{language}>"
+
+
 def language_of_tag(tag: str) -> str:
     """Return the language that a tag asks for: de of <2de>."""
     return tag.removeprefix("<2").removesuffix(">")

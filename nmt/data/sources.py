@@ -195,7 +195,7 @@ class MixtureData(DataConfig):
     def tags(self) -> dict[str, str]:
         """The tag of each target language, in the order of the corpora; none unless `target_tags`."""
         parts = self.parts(Split.train).values()
-        return {part.tgt: f"<2{part.tgt}>" for part in parts} if self.target_tags else {}
+        return {part.tgt: mixture.tag_of_language(part.tgt) for part in parts} if self.target_tags else {}
 
     @property
     def origin_tags(self) -> dict[str, str]:

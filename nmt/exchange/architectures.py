@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nmt.errors import UserError, suggest
 from nmt.exchange import m2m100, marian
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import Imported
 
-ARCHITECTURES: dict[str, Callable[[ForeignFolder, str, str], Imported]] = {
+ARCHITECTURES: dict[str, Callable[[ForeignFolder, str, Sequence[str]], Imported]] = {
     "marian": marian.read,
     "m2m_100": m2m100.read,
 }
 """The model_type in config.json -> the function that makes the model of a folder ours."""
 
 
-def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
-    """Return the model of a folder, for the translation of one language into another.
+def read(folder: ForeignFolder, src: str, targets: Sequence[str]) -> Imported:
+    """Return the model of a folder, for the translation of one language into one or several others.
 
     Raises:
         UserError: the architecture is none of `ARCHITECTURES`, or the folder is damaged or incomplete.
@@ -34,4 +34,4 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
             f"{folder.path / 'config.json'} has model_type={found!r}; those that can be imported are {known}"
             f"{suggest(found, ARCHITECTURES)}"
         )
-    return ARCHITECTURES[found](folder, src, tgt)
+    return ARCHITECTURES[found](folder, src, targets)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.data.mixture import tag_of_language
 from nmt.data.segmenter import Segmenter
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
@@ -55,6 +56,8 @@ class Imported:
     """Our target ids."""
     remarks: list[str]
     """What a user should know about the model."""
+    tagged: bool = False
+    """Whether a tag in front of a source asks for its target language, as `with_tags` spells it."""
 
 
 def activation(name: str) -> Activation:
@@ -113,6 +116,12 @@ def numbered(
         EOS_ID: settings["eos_token_id"],
     }
     return numbering(vocabulary, segmenters, special)
+
+
+def with_tags(vocabulary: Mapping[str, int], codes: Mapping[str, str]) -> dict[str, int]:
+    """Return a vocabulary in which the pieces of languages, language -> piece, are spelt as our tags."""
+    tags = {code: tag_of_language(language) for language, code in codes.items()}
+    return {tags.get(spelling, spelling): row for spelling, row in vocabulary.items()}
 
 
 def stack_weights(

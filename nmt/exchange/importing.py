@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ MOST_BEAMS = 100
 """Beams that a folder may ask for; with more, the search is the default."""
 
 
-def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[TrainConfig, Imported]:
+def import_folder(path: Path, run: Path, src: str, targets: Sequence[str]) -> tuple[TrainConfig, Imported]:
     """Make `run` a run directory with the model of the folder `path`, as it is before any update.
 
     Raises:
@@ -37,11 +38,11 @@ def import_folder(path: Path, run: Path, languages: tuple[str, str]) -> tuple[Tr
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UserError(f"run={run} exists and is no empty directory; name a new one")
     folder = ForeignFolder(path)
-    imported = read(folder, *languages)
+    imported = read(folder, src, targets)
     model = as_model(imported, str(path))
     cfg = TrainConfig(
         model=imported.model,
-        data=NoData(src=languages[0], tgt=languages[1]),
+        data=NoData(src=src, tgt=targets[0], targets=[*targets] if imported.tagged else []),
         tokenizer=imported.tokenizer.cfg,
         optimizer=AdamConfig(),
         schedule=NoamConfig(),

@@ -1,7 +1,8 @@
 """Models of M2M-100 (Fan et al. 2021) and NLLB-200 (NLLB Team 2022), as `transformers` stores them.
 
 They are pre-norm Transformers for many languages: a source begins with the piece of its language, and a
-target with that of its own, which search is made to begin with. A run has one direction.
+target with that of its own, which search is made to begin with. A run has one source language, and one or
+several target languages.
 
 Their sinusoids have other wavelengths than ours and begin behind the number of the padding id, so that they
 become learned positions, whose table holds just these values. Names of the layers: `nmt.exchange.imported`.
@@ -10,13 +11,13 @@ become learned positions, whose table holds just these values. Names of the laye
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.tokenizer_training import TagSide, TokenizerConfig
 from nmt.errors import UserError, suggest
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (
@@ -28,6 +29,7 @@ from nmt.exchange.imported import (
     stack_weights,
     tying,
     vocabulary_weights,
+    with_tags,
 )
 from nmt.exchange.pieces import Numbering, renumbered
 from nmt.layers.choices import NormOrder, Positions
@@ -51,23 +53,28 @@ LEAST_WIDTH = 4
 FIELDS = STACK_FIELDS | {"max_position_embeddings": int}
 
 
-def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
-    """Return the model of a folder whose config.json has the model_type m2m_100, for one direction.
+def read(folder: ForeignFolder, src: str, targets: Sequence[str]) -> Imported:
+    """Return the model of a folder whose config.json has the model_type m2m_100, for one source language.
 
     Raises:
         UserError: a file is missing or damaged, or the model does not know a language.
     """
     settings = folder.settings(FIELDS)
     vocabulary, codes = _vocabulary(folder)
-    tags = _tag(src, codes, "src"), _tag(tgt, codes, "tgt")
+    spoken = {tgt: _tag(tgt, codes, "tgt") for tgt in targets}
     segmenter = folder.segmenter("sentencepiece.bpe.model")
-    numbers = numbered(settings, vocabulary | codes, [segmenter])
+    tagged = len(spoken) > 1
+    pieces = with_tags(vocabulary | codes, spoken) if tagged else vocabulary | codes
+    numbers = numbered(settings, pieces, [segmenter])
     model = renumbered(segmenter, numbers.spellings)
-    tokenizer = Tokenizer(
-        TokenizerConfig(kind=segmenter.kind, vocab_size=len(numbers.rows), src_tag=tags[0], tgt_tag=tags[1]),
-        model,
-        model,
+    cfg_of_pieces = TokenizerConfig(
+        kind=segmenter.kind,
+        vocab_size=len(numbers.rows),
+        src_tag=_tag(src, codes, "src"),
+        tgt_tag="" if tagged else spoken[targets[0]],
+        tag_side=TagSide.target if tagged else TagSide.source,
     )
+    tokenizer = Tokenizer(cfg_of_pieces, model, model)
     cfg = stack_config(
         settings,
         norm_order=NormOrder.pre,
@@ -76,10 +83,12 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         embedding_scale=settings.get("scale_embedding") is not False,
         tying=tying(settings),
     )
-    remarks = [f"it translates from {src} into {tgt}; for another direction import the folder again"]
+    remarks = [
+        f"it translates from {src} into {', '.join(targets)}; for another source import the folder again"
+    ]
     positions = sinusoids(settings["max_position_embeddings"], cfg.d_model, settings["pad_token_id"] + 1)
     weights = dict(_weights(folder.weights(), cfg, numbers, positions))
-    return Imported(cfg, tokenizer, weights, numbers, remarks)
+    return Imported(cfg, tokenizer, weights, numbers, remarks, tagged)
 
 
 def _vocabulary(folder: ForeignFolder) -> tuple[dict[str, int], dict[str, int]]:

@@ -10,14 +10,15 @@ their pieces, and `nmt.exchange.imported` for the names of the layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from nmt.data.mixture import TAG
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.errors import UserError
+from nmt.errors import UserError, suggest
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (
     STACK_FIELDS,
@@ -28,6 +29,7 @@ from nmt.exchange.imported import (
     stack_weights,
     tying,
     vocabulary_weights,
+    with_tags,
 )
 from nmt.exchange.pieces import Numbering, renumbered
 from nmt.layers.choices import NormOrder
@@ -38,8 +40,11 @@ FIELDS = STACK_FIELDS | dict.fromkeys(
 )
 
 
-def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
-    """Return the model of a folder whose config.json has the model_type marian; it knows its languages.
+def read(folder: ForeignFolder, src: str, targets: Sequence[str]) -> Imported:
+    """Return the model of a folder whose config.json has the model_type marian.
+
+    It knows its languages. Of a model of several target languages a piece in front of a source, such as
+    >>fra<<, asks for one: for those among `targets` it is our tag.
 
     Raises:
         UserError: a file is missing or damaged, or the model has what ours cannot have.
@@ -50,18 +55,20 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
             raise UserError(f"config.json: {name}=true is not supported by the import of Marian's models")
     shared = settings.get("share_encoder_decoder_embeddings") is not False
     segmenters = [folder.segmenter("source.spm"), folder.segmenter("target.spm")]
+    vocabulary = folder.vocabulary("vocab.json")
+    spoken = _asked_for(vocabulary, targets)
+    vocabulary = with_tags(vocabulary, spoken)
     if shared:
-        vocabularies = [folder.vocabulary("vocab.json")] * 2
-        sources = targets = numbered(settings, vocabularies[0], segmenters)
+        ours_src = ours_tgt = numbered(settings, vocabulary, segmenters)
     else:
-        vocabularies = [folder.vocabulary("vocab.json"), folder.vocabulary("target_vocab.json")]
-        pairs = zip(vocabularies, segmenters, strict=True)
-        sources, targets = (numbered(settings, vocabulary, [segmenter]) for vocabulary, segmenter in pairs)
-    codes = [name for name in vocabularies[0] if name.startswith(">>") and name.endswith("<<")]
+        ours_src = numbered(settings, vocabulary, segmenters[:1])
+        ours_tgt = numbered(settings, folder.vocabulary("target_vocab.json"), segmenters[1:])
+    typed = [name for name in vocabulary if _is_code(name)]
+    symbols = [*typed, *filter(TAG.fullmatch, vocabulary)]
     tokenizer = Tokenizer(
-        TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(sources.rows), joint=shared),
-        renumbered(segmenters[0], sources.spellings, codes),
-        renumbered(segmenters[1], targets.spellings, codes if shared else ()),
+        TokenizerConfig(kind=segmenters[0].kind, vocab_size=len(ours_src.rows), joint=shared),
+        renumbered(segmenters[0], ours_src.spellings, symbols),
+        renumbered(segmenters[1], ours_tgt.spellings, symbols if shared else ()),
     )
     cfg = stack_config(
         settings,
@@ -69,8 +76,32 @@ def read(folder: ForeignFolder, src: str, tgt: str) -> Imported:
         embedding_scale=bool(settings.get("scale_embedding")),
         tying=tying(settings, joint=shared),
     )
-    remarks = [f"a line must begin with its target language: {', '.join(sorted(codes))}"] if codes else []
-    return Imported(cfg, tokenizer, dict(_weights(folder.weights(), cfg, sources, targets)), targets, remarks)
+    remarks = [f"a line must begin with its target language: {', '.join(sorted(typed))}"]
+    weights = dict(_weights(folder.weights(), cfg, ours_src, ours_tgt))
+    return Imported(cfg, tokenizer, weights, ours_tgt, remarks if typed and not spoken else [], bool(spoken))
+
+
+def _asked_for(vocabulary: Mapping[str, int], targets: Sequence[str]) -> dict[str, str]:
+    """Return the piece of each target language that has one.
+
+    Raises:
+        UserError: there are several languages, and the model has no piece for one of them.
+    """
+    spoken = {tgt: f">>{tgt}<<" for tgt in targets if f">>{tgt}<<" in vocabulary}
+    for tgt in targets if len(targets) > 1 else ():
+        if tgt not in spoken:
+            known = sorted(name.strip("<>") for name in vocabulary if _is_code(name))
+            told = (
+                f"it knows {', '.join(known)}{suggest(tgt, known)}"
+                if known
+                else "it has one; name that alone"
+            )
+            raise UserError(f"tgt={tgt}: the model cannot be asked for this language; {told}")
+    return spoken
+
+
+def _is_code(piece: str) -> bool:
+    return piece.startswith(">>") and piece.endswith("<<")
 
 
 def alternating(d_model: int) -> Tensor:

@@ -6,6 +6,7 @@ Those that several modules know are in `nmt.config.roots`.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -361,5 +362,19 @@ class ImportConfig:
     """New run directory."""
     src: str = MISSING
     """Source language, such as en."""
-    tgt: str = MISSING
-    """Target language, such as de."""
+    tgt: Any = MISSING
+    """Target language, such as de; of a model of several languages also a list, such as [de,fr], the one of
+    which tgt=... of nmt translate then names."""
+
+    def __post_init__(self) -> None:
+        repeated = [tgt for tgt, count in Counter([*self.targets, self.src]).items() if count > 1]
+        if not all(map(str.strip, self.targets)) or not self.targets or repeated:
+            told = f", and {repeated[0]} is named twice" if repeated else ""
+            raise UserError(
+                f"tgt must be a language besides src={self.src}, or a list of some, but is {self.tgt}{told}"
+            )
+
+    @property
+    def targets(self) -> list[str]:
+        """The target languages."""
+        return [str(tgt) for tgt in (self.tgt if isinstance(self.tgt, list) else [self.tgt])]

@@ -13,12 +13,18 @@ from nmt.verbs.configs import ImportConfig
 def run(trial: Composed) -> dict[str, Any]:
     """Write the run directory and say what is in it."""
     cfg = trial.to_config(ImportConfig)
-    made, imported = import_folder(Path(cfg.folder), Path(cfg.run), (cfg.src, cfg.tgt))
+    made, imported = import_folder(Path(cfg.folder), Path(cfg.run), cfg.src, cfg.targets)
     size = sum({x.data_ptr(): x.numel() for x in imported.weights.values()}.values())
     print(f"imported    {imported.model.name} of {size:,} parameters")
     for remark in imported.remarks:
         print(f"note        {remark}")
     print(f"written     {cfg.run}")
-    print(f"Next:       nmt translate run={cfg.run} < {made.data.src}.txt")
-    print(f"            nmt train init={cfg.run} data=files data.train=...")
+    asked = f" tgt={made.data.tgt}" if len(made.data.languages) > 1 else ""
+    pairs = (
+        "data=mixture data.target_tags=true data.corpora=..."
+        if made.data.tags
+        else "data=files data.train=..."
+    )
+    print(f"Next:       nmt translate run={cfg.run}{asked} < {made.data.src}.txt")
+    print(f"            nmt train init={cfg.run} {pairs}")
     return {}

@@ -11,6 +11,7 @@ import sentencepiece
 import torch
 
 import nmt
+from nmt.cli import main
 from nmt.data.bundled_data import DemoData
 from nmt.data.pairs import Split
 from nmt.data.sources import load
@@ -77,14 +78,14 @@ def test_ids_and_logits_are_those_of_transformers(folder: Path, tmp_path: Path, 
         codes = transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
         names = {"additional_special_tokens": [f"__{code}__" for code in codes]}
         (source / "special_tokens_map.json").write_text(json.dumps(names))
-    _, imported = import_folder(source, tmp_path / "run", ("en", "de"))
+    _, imported = import_folder(source, tmp_path / "run", "en", ["de"])
     require_the_same(folder, imported, tmp_path / "run")
 
 
 def test_an_output_layer_of_its_own_and_other_special_ids_are_taken(tmp_path: Path) -> None:
     """Positions are counted from the number of the padding on."""
     folder = write_m2m(tmp_path / "model", tied=False, first=["<s>", "</s>", "<unk>", "<pad>"])
-    _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
+    _, imported = import_folder(folder, tmp_path / "run", "en", ["de"])
     require_the_same(folder, imported, tmp_path / "run")
 
 
@@ -94,7 +95,7 @@ def test_rows_of_unknown_languages_are_refused(folder: Path, tmp_path: Path) -> 
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"language_codes": "wmt21"}')
     with pytest.raises(UserError, match="codes='wmt21', whose rows are known from special_tokens_map"):
-        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+        import_folder(tmp_path, tmp_path / "run", "en", ["de"])
 
 
 def require_the_same(folder: Path, imported: Imported, directory: Path) -> None:
@@ -123,7 +124,7 @@ def test_the_vocabulary_of_nllb_is_that_of_its_tokenizer_json(folder: Path, tmp_
     added.append({"id": len(pieces) + 3, "content": "<mask>"})
     tokenizer = {"added_tokens": added, "model": {"type": "BPE", "vocab": pieces}}
     (source / "tokenizer.json").write_text(json.dumps(tokenizer))
-    _, imported = import_folder(source, tmp_path / "run", ("eng_Latn", "deu_Latn"))
+    _, imported = import_folder(source, tmp_path / "run", "eng_Latn", ["deu_Latn"])
     rows = imported.tgt.rows
     src, tgt = imported.tokenizer.encode_src(["A dog."])[0], imported.tokenizer.encode_tgt(["Ein Hund."])[0]
     assert [rows[src[0]], rows[src[-1]]] == [languages["eng_Latn"], pieces["</s>"]]
@@ -137,7 +138,7 @@ def test_the_vocabulary_of_nllb_is_that_of_its_tokenizer_json(folder: Path, tmp_
 def test_translations_are_those_of_transformers_and_begin_with_the_language(
     folder: Path, tmp_path: Path
 ) -> None:
-    _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
+    _, imported = import_folder(folder, tmp_path / "run", "en", ["de"])
     run, lines = nmt.open_run(tmp_path / "run"), load(DemoData(), Split.test).src[:10]
     theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder)
     tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en", tgt_lang="de")
@@ -158,11 +159,42 @@ def test_translations_are_those_of_transformers_and_begin_with_the_language(
     assert len(scored.ids) == len(run.tokenizer.encode_tgt(["Ein Hund."])[0]) - 1
 
 
+def test_a_run_of_several_languages_is_asked_for_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also line by line, to be scored on another corpus, and as the start of a training."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", f"folder={folder}", "src=en", "tgt=[de,fr]", "run=both"]) == 0
+    assert "nmt translate run=both tgt=de < en.txt" in capsys.readouterr().out
+    both, lines = nmt.open_run("both"), load(DemoData(), Split.test).src[:6]
+    for tgt in ("de", "fr"):
+        import_folder(folder, tmp_path / tgt, "en", [tgt])
+        alone = nmt.open_run(tmp_path / tgt)
+        asked = list(both.translate(lines, tgt=tgt, beam_size=2))
+        assert [one.text for one in asked] == [one.text for one in alone.translate(lines, beam_size=2)]
+        pair = (lines[0], "Ein Hund.")
+        assert both.score([pair], tgt=tgt)[0].log_probs == pytest.approx(alone.score([pair])[0].log_probs)
+        mixed: list[str | Request] = [Request(lines[0], tgt="fr"), Request(lines[0], tgt="de"), lines[0]]
+        found = [one.text for one in both.translate(mixed, tgt=tgt, beam_size=2)]
+        assert found[["fr", "de"].index(tgt)] == found[2] == asked[0].text
+    with pytest.raises(UserError, match=r"the run translates into de, fr; say which one with tgt=\.\.\."):
+        list(both.translate(lines))
+    assert main(["evaluate", "run=both", "data=demo", "decoding=greedy", "decoding.max_length_ratio=0"]) == 0
+    tags = ["data=mixture", "data.target_tags=true"]
+    tags.append("data.corpora={a: {name: toy, src: en, tgt: fr}}")
+    short = ["trainer.max_steps=1", "decoding=greedy", "decoding.max_length_ratio=0"]
+    capsys.readouterr()
+    assert main(["train", "init=both", "run=more", *tags, *short, "tracking.sinks=[]"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    starts = [run.tokenizer.tgt_start("<2fr> A dog.") for run in (nmt.open_run("more"), both)]
+    assert starts[0] == starts[1] != []
+
+
 @pytest.mark.parametrize("decoding", [SamplingConfig(n_best=3), MBRConfig(num_samples=4, beam_size=3)])
 def test_every_strategy_begins_with_the_language(
     folder: Path, tmp_path: Path, decoding: DecodingConfig
 ) -> None:
-    import_folder(folder, tmp_path / "run", ("en", "de"))
+    import_folder(folder, tmp_path / "run", "en", ["de"])
     run = nmt.open_run(tmp_path / "run")
     found = list(run.translate(["A dog.", "A cat."], decoding))
     assert {one.ids[0] for best in found for one in (best, *best.alternatives)} == set(
@@ -170,6 +202,12 @@ def test_every_strategy_begins_with_the_language(
     )
 
 
-def test_a_language_that_the_model_does_not_know_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_language_that_the_model_does_not_know_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["import", f"folder={folder}", f"run={tmp_path / 'run'}", "src=en"]
+    for given, told in (("[de,de]", "de is named twice"), ("[de,en]", "en is named twice"), ("[]", "is []")):
+        assert main([*command, f"tgt={given}"]) == 2
+        assert told in capsys.readouterr().err
     with pytest.raises(UserError, match="tgt=xx: the model does not know it; it knows af, am"):
-        import_folder(folder, tmp_path / "run", ("en", "xx"))
+        import_folder(folder, tmp_path / "run", "en", ["xx"])

@@ -107,7 +107,7 @@ def test_ids_logits_and_translations_are_those_of_transformers(
 ) -> None:
     codes = [">>fra<<", ">>nds<<"] if shared else []
     folder = write_marian(tmp_path / "opus", text, shared=shared, tied=tied, codes=codes)
-    _, imported = import_folder(folder, tmp_path / "run", ("en", "de"))
+    _, imported = import_folder(folder, tmp_path / "run", "en", ["de"])
     run = nmt.open_run(tmp_path / "run")
     theirs = transformers.MarianMTModel.from_pretrained(folder)
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
@@ -120,6 +120,26 @@ def test_ids_logits_and_translations_are_those_of_transformers(
         if shared:
             assert rows[torch.tensor(src)].tolist() == batch.input_ids[0].tolist()
         require_agreement(run, imported, theirs, batch, src, tgt)
+
+
+def test_a_target_language_that_has_a_piece_is_asked_for_by_its_tag(
+    tmp_path: Path, text: ParallelText
+) -> None:
+    """So that a line needs no >>fra<< in front, unless the import names no such language."""
+    folder = write_marian(tmp_path / "opus", text, shared=True, codes=[">>fra<<", ">>nds<<"])
+    for name, targets in (("typed", ["de"]), ("one", ["fra"]), ("both", ["fra", "nds"])):
+        _, imported = import_folder(folder, tmp_path / name, "en", targets)
+        assert bool(imported.remarks) == (name == "typed")
+    typed, one, both = (nmt.open_run(tmp_path / name) for name in ("typed", "one", "both"))
+    lines = text.src[:5]
+    french, saxon = ([f">>{code}<< {line}" for line in lines] for code in ("fra", "nds"))
+    expected = [[found.text for found in typed.translate(asked)] for asked in (french, saxon)]
+    assert [found.text for found in one.translate(lines)] == expected[0]
+    assert [found.text for found in one.translate(saxon, tgt="fra")] != expected[1]
+    for tgt, texts in zip(("fra", "nds"), expected, strict=True):
+        assert [found.text for found in both.translate(lines, tgt=tgt)] == texts
+    with pytest.raises(UserError, match="tgt=nl: the model cannot be asked for this language; it knows fra"):
+        import_folder(folder, tmp_path / "other", "en", ["fra", "nl"])
 
 
 def test_the_command_makes_a_run_that_translates_as_transformers_does(
@@ -161,7 +181,7 @@ def test_the_corpus_of_an_imported_run_must_be_named(
     tmp_path: Path, text: ParallelText, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, run = write_marian(tmp_path / "opus", text, shared=True), tmp_path / "run"
-    import_folder(folder, run, ("en", "de"))
+    import_folder(folder, run, "en", ["de"])
     assert main(["evaluate", f"run={run}"]) == 2
     assert "data=none has no test pairs; name a corpus" in capsys.readouterr().err
 
@@ -202,7 +222,7 @@ def test_a_folder_that_cannot_be_imported_is_refused(
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
-        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+        import_folder(tmp_path, tmp_path / "run", "en", ["de"])
     assert not (tmp_path / "run").exists()
 
 
@@ -225,7 +245,7 @@ def test_settings_that_cannot_be_are_refused(
     settings = json.loads((marian_folder / "config.json").read_text()) | {key: value}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match=message):
-        import_folder(tmp_path, tmp_path / "run", ("en", "de"))
+        import_folder(tmp_path, tmp_path / "run", "en", ["de"])
 
 
 def test_an_imported_model_goes_back_to_transformers(tmp_path: Path, text: ParallelText) -> None:
@@ -233,7 +253,8 @@ def test_an_imported_model_goes_back_to_transformers(tmp_path: Path, text: Paral
     import_folder(
         write_marian(tmp_path / "opus", text, shared=True, codes=[">>fra<<", ">>nds<<"]),
         tmp_path / "run",
-        ("en", "de"),
+        "en",
+        ["de"],
     )
     folder, run = tmp_path / "hf", nmt.open_run(tmp_path / "run")
     assert main(["export", f"run={tmp_path / 'run'}", "format=huggingface", f"output={folder}"]) == 0
@@ -260,7 +281,7 @@ def test_one_vocabulary_of_two_segmentations_is_extended(
     marian_folder: Path, tmp_path: Path, text: ParallelText
 ) -> None:
     """Both sides keep their own segmentation, and their new pieces have one numbering."""
-    _, imported = import_folder(marian_folder, tmp_path / "run", ("en", "de"))
+    _, imported = import_folder(marian_folder, tmp_path / "run", "en", ["de"])
     old, new = imported.tokenizer, extended(imported.tokenizer, text, 80)
     size = old.src_vocab_size
     assert size < new.src_vocab_size == new.tgt_vocab_size <= size + 80
@@ -288,14 +309,14 @@ def test_pickled_weights_are_read_as_data_also_in_parts(marian_folder: Path, tmp
         own = {name: tensor for name, tensor in tensors.items() if files[name] == part}
         torch.save(own, folders[1] / part, _use_new_zipfile_serialization=False)
     (folders[1] / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
-    import_folder(marian_folder, tmp_path / "run", ("en", "de"))
+    import_folder(marian_folder, tmp_path / "run", "en", ["de"])
     for number, folder in enumerate(folders[:2]):
-        import_folder(folder, tmp_path / f"run{number}", ("en", "de"))
+        import_folder(folder, tmp_path / f"run{number}", "en", ["de"])
         found, known = (nmt.open_run(tmp_path / run).model.state_dict() for run in (f"run{number}", "run"))
         assert all(torch.equal(found[name], known[name]) for name in known)
     (folders[2] / "pytorch_model.bin").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is damaged: "):
-        import_folder(folders[2], tmp_path / "other", ("en", "de"))
+        import_folder(folders[2], tmp_path / "other", "en", ["de"])
 
 
 @pytest.fixture(scope="module")
