@@ -111,7 +111,8 @@ class SweepConfig:
     dir: str | None = None
     """Folder of the sweep; null names it outputs/multirun/KEYS. The same command again goes on in it."""
     parallel: int | None = None
-    """Trials at a time, which share the CPU cores and have a GPU each; null: 1, or with Slurm all."""
+    """Trials at a time, which share the CPU cores and have a GPU each; null: 1, or with Slurm all, and of a
+    search 4."""
     metric: str | None = None
     """Score to rank by: validation.NAME, or GROUP/NAME as metrics.jsonl has it; null: trainer.best_metric."""
     direction: Direction = Direction.auto

@@ -322,7 +322,7 @@ class ScoringConfig:
     """Rule that splits words for BLEU: 13a, intl, char, zh, ja-mecab, ko-mecab, flores101, flores200 or none;
     null: the one that is usual for the target language."""
     lowercase: bool = False
-    """Score without regard to case."""
+    """Score BLEU and chrF without regard to case."""
 
     def __post_init__(self) -> None:
         if self.tokenize is not None and self.tokenize not in TOKENIZERS:
