@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,14 @@ def test_truncated_sides_are_parts_and_extended_ones_hold_the_whole() -> None:
         side, other = (src, tgt) if tgt in whole else (tgt, src)
         assert whole[other] in side
         assert len(side) > len(whole[other]) + 5
+
+
+def test_what_is_cut_is_a_clause_in_half_of_the_cases() -> None:
+    block = Block(ParallelText(["a b , c d e f g h"], ["ja"]))
+    draws = [damage._draw(random.Random(number)) for number in range(400)]
+    found = Counter(damaged(block, 0, {"truncated": 1.0}, draw) for draw in draws)
+    assert min(found.pop(("a b ,", "ja")), found.pop(("c d e f g h", "ja"))) > 40
+    assert max(count for pair, count in found.items() if pair) < 30
 
 
 def test_sides_are_swapped_copied_shuffled_and_replaced() -> None:
