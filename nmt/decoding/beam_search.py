@@ -47,23 +47,25 @@ def beam_search(
     choose: Choose | None = None,
     *,
     limits: Tensor | None = None,
+    given: Tensor | None = None,
     num_groups: int = 1,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` best hypotheses of every sentence, best first; fewer only where fewer exist.
 
     `src` (B, S) ids, `src_mask` (B, S) bool. To be called without gradients, with the model in eval mode.
     Without `choose`, the most probable continuations are chosen, by a kernel where there is one.
-    `limits` (B,) are the most tokens of each sentence, those of the config by default. With several groups a
-    sentence is searched for as many times, B then being the number of all groups; those of a sentence are
-    adjacent.
+    `limits` (B,) are the most tokens of each sentence, those of the config by default, and `given` (B,) the
+    tokens at its beginning that count in no length penalty (`Wish.num_given`). With several groups a sentence
+    is searched for as many times, B then being the number of all groups; those of a sentence are adjacent.
     """
     limits = length_limits(src_mask, model.max_length, cfg) if limits is None else limits
     state = model.start(src, src_mask)
     if num_groups > 1:
         rows = torch.arange(len(src), device=src.device).repeat_interleave(num_groups)
         state, limits = model.reorder(state, rows, rows), limits[rows]
+        given = None if given is None else given[rows]
     results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
-    beams = Beams(limits, cfg, choose)
+    beams = Beams(limits, cfg, choose, given)
     while True:
         beams.grow(model, state)
         done, staying = beams.done(), None
@@ -111,9 +113,12 @@ class FinishedBeams(NamedTuple):
 class Beams:
     """The hypotheses of the sentences that are still in search."""
 
-    def __init__(self, limits: Tensor, cfg: BeamConfig, choose: Choose | None = None):
+    def __init__(
+        self, limits: Tensor, cfg: BeamConfig, choose: Choose | None = None, given: Tensor | None = None
+    ):
         self.cfg = cfg
         self.choose = choose
+        self.given = given  # (B,), None where nothing is given
         self.length: int | Tensor = 0  # tokens of an open hypothesis; a tensor () where a device counts them
         self.sentences = torch.arange(len(limits), device=limits.device)  # (B,) indices in the first batch
         self.limits = limits  # (B,)
@@ -168,7 +173,7 @@ class Beams:
     def _collect(self, log_probs: Tensor, parents: Tensor) -> None:
         """Merge hypotheses that end now into the finished ones: `log_probs` (B, K), -inf where none ends."""
         self.num_finished = self.num_finished + (log_probs > -torch.inf).sum(1)
-        scores = log_probs / penalty(self.length, self.cfg)
+        scores = log_probs / self.penalty(self.length)
         scores = torch.cat([self.finished.scores, scores], dim=1)
         log_probs = torch.cat([self.finished.log_probs, log_probs], dim=1)
         ids = torch.cat([self.finished.ids, take(self.open.ids, parents)], dim=1)
@@ -176,11 +181,17 @@ class Beams:
         ids = F.pad(self.make_room(take(ids, best)), (0, 1), value=PAD_ID)
         self.finished = FinishedBeams(scores, log_probs.gather(1, best), ids)
 
+    def penalty(self, length: Tensor | int) -> Tensor | float:
+        """Return the divisor for hypotheses of `length` tokens, which has (B, 1) or no dimensions."""
+        if self.given is not None:
+            length = (length - self.given[:, None]).clamp(min=1)
+        return penalty(length, self.cfg)
+
     def done(self) -> Tensor:
         """Return for which sentences (B,) search has ended."""
         # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
-        reachable = self.open.log_probs.amax(1) / penalty(self.limits, self.cfg)
-        decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable)
+        reachable = self.open.log_probs.amax(1, keepdim=True) / self.penalty(self.limits[:, None])
+        decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable[:, 0])
         return decided | (self.limits == self.length)
 
     def report(self, done: Tensor, results: list[list[Hypothesis]]) -> None:
@@ -208,5 +219,6 @@ class Beams:
         """Keep only the sentences `staying` (B',)."""
         self.sentences, self.limits = self.sentences[staying], self.limits[staying]
         self.num_finished = self.num_finished[staying]
+        self.given = None if self.given is None else self.given[staying]
         self.open = OpenBeams(*(x[staying] for x in self.open))
         self.finished = FinishedBeams(*(x[staying] for x in self.finished))

@@ -95,7 +95,11 @@ def search(
         found = graph_search.search(model, src, src_mask, own)
     else:
         limits = length_limits(src_mask, model.max_length, cfg, wishes)
-        found = beam_search(model, src, src_mask, own, guide, limits=limits, num_groups=num_groups)
+        counts = [wish.num_given for wish in wishes or ()]
+        given = limits.new_tensor(counts) if any(counts) else None
+        found = beam_search(
+            model, src, src_mask, own, guide, limits=limits, given=given, num_groups=num_groups
+        )
     if cfg.coverage_penalty:
         rows = torch.arange(len(src), device=src.device).repeat_interleave(num_groups)
         strength = cfg.coverage_penalty
