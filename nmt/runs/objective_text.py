@@ -7,10 +7,10 @@ directions of IBM model 1 with a diagonal prior (`nmt.data.lexicon`).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ SPACED = re.compile(r"\S+")
 """A word of an alignment in a file."""
 UNKNOWN = "\ufffd"
 """The text of pieces that stand for no known character."""
+UNKNOWNS = re.compile(f"{UNKNOWN}+")
+"""Pieces that spell a character together, or several of them; they are read as one."""
 KNOWN_PAIRS = 1 << 18
 """Pairs of ids whose links are remembered, some kilobytes each."""
 WordLinks = Callable[[str, str], Links]
@@ -76,16 +78,17 @@ class Spelling:
         """Return the text of `ids`, without space around it, and the text of each id in the order of text."""
         texts = [self.texts[token % len(self.texts)] for token in ids]  # without the factors of a source
         texts = texts[::-1] if self.turned else texts
-        return re.sub(f"{UNKNOWN}+", UNKNOWN, "".join(texts)).strip(), texts
+        return UNKNOWNS.sub(UNKNOWN, "".join(texts)).strip(), texts
 
     def places(self, texts: Sequence[str], word: re.Pattern[str]) -> list[list[int]]:
         """Return for each word the places of the ids that spell a part of it, in the order of the model."""
-        owners = [place for place, text in enumerate(texts) for _ in text]
-        found = (owners[m.start() : m.end()] for m in word.finditer("".join(texts)))
-        last = len(texts) - 1
-        return [
-            [last - place if self.turned else place for place in dict.fromkeys(places)] for places in found
-        ]
+        owners = [[place] for place, text in enumerate(texts) for _ in text]  # of each character
+        spelt = "".join(texts)
+        for found in reversed(list(UNKNOWNS.finditer(spelt))):
+            owners[slice(*found.span())] = [[*itertools.chain(*owners[slice(*found.span())])]]
+        last, words = len(texts) - 1, word.finditer(UNKNOWNS.sub(UNKNOWN, spelt))
+        several = (dict.fromkeys(itertools.chain(*owners[slice(*m.span())])) for m in words)
+        return [[last - place if self.turned else place for place in places] for places in several]
 
 
 def _text(number: int, piece: str, silent: set[str]) -> str:
@@ -188,14 +191,14 @@ def _words(
         return len(side.read(encode([word])[0])[0].split())
 
     def words(line: str, text: str, where: str) -> list[range]:
-        ends = [0, *accumulate(map(size, line.split()))]
+        ends = [0, *itertools.accumulate(map(size, line.split()))]
         if ends[-1] != len(text.split()):
             raise UserError(
                 f"{where}: the tokenizer reads {line!r:.80} as {text!r:.80}, in which the words of the line "
                 "cannot be told; write it so in the corpus, too, or set objective.alignments=null to "
                 "estimate alignments"
             )
-        return [range(*both) for both in pairwise(ends)]
+        return [range(*both) for both in itertools.pairwise(ends)]
 
     return words
 

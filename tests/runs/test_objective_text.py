@@ -23,7 +23,16 @@ from nmt.data.tokenizer_training import Case, TagSide, TokenizerConfig, Tokenize
 from nmt.data.training_split import TrainingData
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
-from nmt.runs.objective_text import SPACED, Spelling, _parsed, _words, from_file, functions_of_text
+from nmt.runs.objective_text import (
+    SPACED,
+    UNKNOWN,
+    UNKNOWNS,
+    Spelling,
+    _parsed,
+    _words,
+    from_file,
+    functions_of_text,
+)
 from nmt.verbs import VERBS
 from tests.training.test_objective import trained_in_parts
 
@@ -147,6 +156,19 @@ def test_links_of_a_file_are_between_its_words_whatever_the_tokenizer_leaves_of_
     assert found == (
         [[(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (5, 4)], [(0, 0), (0, 1)], []] if strips else whole
     )
+
+
+def test_bytes_of_a_character_are_one_word() -> None:
+    """Words have the same numbers in the text, which is aligned, as among the pieces, which are taught."""
+    text = ParallelText(["Two big dogs sleep."] * 20, ["Zwei große Hunde schlafen."] * 20)
+    rules = TokenizerConfig(kind=TokenizerKind.bpe, byte_fallback=True, vocab_size=300)
+    tokenizer = Tokenizer.train(rules, text)
+    side = Spelling(tokenizer, [], is_target=False)
+    read, pieces = side.read(tokenizer.encode_src(["big 中 dogs 中国."])[0])
+    words, places = WORD.findall(read), side.places(pieces, WORD)
+    spelt = ["".join(pieces[place] for place in of_word).strip() for of_word in places]
+    assert [UNKNOWNS.sub(UNKNOWN, word) for word in spelt] == words == ["big", UNKNOWN, "dogs", UNKNOWN, "."]
+    assert list(map(len, spelt)) == [3, 3, 4, 6, 1]
 
 
 def test_a_tag_in_front_is_no_word_of_a_line(tmp_path: Path) -> None:
