@@ -168,7 +168,20 @@ class Start:
             if x.requires_grad:
                 theirs = stored.get(f"{OF_TRAINED}{sources.get(name)}")
                 state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
+        if self.cfg.optimizer.averages:
+            self._require_states_of_all(model, state)
         return Checkpoint(step, model.state_dict(), state, TrainState(step=step).to_store())
+
+    def _require_states_of_all(self, model: TranslationModel, state: Mapping[str, Tensor]) -> None:
+        """Raise `UserError` unless all weights that learn have a state, so that one average is of all."""
+        known = {key.rpartition("/")[0] for key in state}
+        fresh = [name for name, x in model.named_parameters() if x.requires_grad and name not in known]
+        if fresh:
+            raise UserError(
+                f"init.optimizer=keep: optimizer={self.cfg.optimizer.name} averages all weights from the "
+                f"same update on, but {self.cfg.init.run} has no state of {len(fresh)} that learn here, "
+                f"such as {fresh[0]}; set init.optimizer=fresh"
+            )
 
     def _sources(self, model: TranslationModel) -> dict[str, str]:
         """Return, for each weight that learns and is taken from the run, the name of its own there."""

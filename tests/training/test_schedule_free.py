@@ -82,7 +82,9 @@ def test_numbers_that_the_host_reads_stay_on_the_host_after_a_resume() -> None:
     optimizer.step()
 
 
-def test_a_command_trains_saves_the_average_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_command_trains_saves_the_average_and_goes_on_bit_for_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["optimizer=schedule_free", "schedule=constant", "schedule.peak_rate=0.01"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(whole, *options)
@@ -97,6 +99,11 @@ def test_a_command_trains_saves_the_average_and_goes_on_bit_for_bit(tmp_path: Pa
             z = first.optimizer[f"{name}/iterate"]
             torch.testing.assert_close(0.9 * first.model[name] + 0.1 * z, y, rtol=1e-4, atol=1e-5)
     assert cli.main(["evaluate", f"run={whole}", "decoding.max_length_offset=5"]) == 0
+    part = ["init.optimizer=keep", "init.checkpoint=last", "init.weights=[encoder.*]", "trainer.max_steps=12"]
+    command = ["train", f"init={whole}", f"run={tmp_path / 'more'}", "data=toy", *options, *part]
+    assert cli.main(command) == 2
+    told = "optimizer=schedule_free averages all weights from the same update on, but"
+    assert f"init.optimizer=keep: {told} {whole} has no state of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
