@@ -129,8 +129,10 @@ def rows_of(linear: nn.Module, rows: Tensor) -> nn.Module:
 
 
 def _of_rows(linear: nn.Linear, rows: Tensor) -> nn.Linear:
+    """Return the outputs `rows` of a map whose weight may be a sum, as of an update of low rank."""
     with torch.device("meta"):
         result = fused.Linear(linear.in_features, len(rows), bias=linear.bias is not None)
-    for name, x in linear.named_parameters():
-        setattr(result, name, nn.Parameter(x.detach()[rows], requires_grad=False))
+    result.weight = nn.Parameter(linear.weight.detach()[rows], requires_grad=False)
+    if linear.bias is not None:
+        result.bias = nn.Parameter(linear.bias.detach()[rows], requires_grad=False)
     return result

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nmt.errors import UserError
 from nmt.kernels import fused
-from nmt.layers.low_precision import in_low_precision
+from nmt.layers.low_precision import in_low_precision, rows_of
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import ConvolutionalConfig, DecoderOnlyConfig, ModelConfig, RnnConfig, Tying
@@ -122,6 +122,20 @@ def test_whoever_reads_a_weight_reads_the_sum(tiny_model: Model, sentences: Sent
     for last in tgt.T:
         one, other = (x.step(last, state) for x, state in zip((model, merged), states, strict=True))
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", [Precision.fp32, Precision.bf16])
+def test_rows_of_an_adapted_output_layer_are_those_of_the_sum(
+    tiny_model: Model, precision: Precision
+) -> None:
+    """As a search over some of the vocabulary takes them, during the training."""
+    model = tiny_model(tying=Tying.none).eval()
+    adapt(model, LORA)
+    shaken(model)
+    output = in_low_precision(model, precision).output
+    hidden, rows = torch.randn(5, model.hidden_size), torch.tensor([0, 5, 7])
+    with torch.no_grad():
+        torch.testing.assert_close(rows_of(output, rows)(hidden), output(hidden)[:, rows])
 
 
 def test_maps_packed_in_one_matrix_have_an_update_each() -> None:
