@@ -292,6 +292,11 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead"
         )
+    if cfg.data.num_stages > 1 and cfg.trainer.max_epochs is not None:
+        yield (
+            f"trainer.max_epochs={cfg.trainer.max_epochs} counts whole passes over the training split, but "
+            "data.stages end some of them early; set trainer.max_steps instead"
+        )
     yield from _misfits_of_lengths(cfg)
     problems = Problems()
     limits_with_units = [text for key, text, _ in lengths_with_units(cfg) if key == "trainer.max_steps"]

@@ -322,6 +322,14 @@ def test_a_damaged_config_is_read_or_refused(
             "set trainer.max_steps instead",
         ),
         (
+            (
+                *("data=mixture", f"data.corpora={ONE_CORPUS}", "trainer.max_epochs=3"),
+                "data.stages=[{until: 5, weights: {all: 1}}, {weights: {all: 1}}]",
+            ),
+            "trainer.max_epochs=3 counts whole passes over the training split, but data.stages end some of "
+            "them early; set trainer.max_steps instead",
+        ),
+        (
             ("task=language_model", "model=gpt", "data=text", "data.train=a", "data.streaming=true"),
             "data.streaming=true is for task=translation; set it to false",
         ),
