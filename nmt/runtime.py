@@ -304,6 +304,15 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor if gather is None else gather()
 
 
+def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return the part of a whole `tensor` that this process holds, split as `like` is, on its device."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
 def step_unless(optimizer: torch.optim.Optimizer, unusable: Tensor) -> None:
     """Take a step of `optimizer`, or none where `unusable` is 1; fused kernels read that on the device."""
     if getattr(optimizer, "_step_supports_amp_scaling", False):

@@ -272,7 +272,7 @@ def config(row: Record) -> TrainConfig:
         f"runtime.device={row['device']}",
         f"trainer.batch_tokens={1_000 if row['tiny'] else row['batch_tokens']}",
         f"trainer.log_every_steps={2 if row['tiny'] else 10}",
-        "trainer.max_steps=1000000",
+        *(f"trainer.{key}=1000000" for key in ("max_steps", "eval_every_steps", "save_every_steps")),
         "decoding.max_length_ratio=1.0",
         "decoding.max_length_offset=0",
     ]

@@ -147,12 +147,27 @@ class Gradients:
         self.has_tried = True
         states = self.amp_step.optimizer.state
         new = [x for x in self.amp_step.parameters if not states.get(x)]
-        moments = reserved(self.amp_step.optimizer, new)
+        moments = self._reserved(new)
         tensors = dict(self.parallel_model.objective.tensors)
         for indices in plan.largest(pairs.src_lengths, pairs.tgt_lengths):
             self.add(pairs, self._repeated(indices), step, UserError)
             self._forget(tensors)
         del moments  # of the optimizer, which it makes in the first update
+
+    def _reserved(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors as large as what the optimizer will keep of some parameters.
+
+        Raises:
+            UserError: they do not fit into memory.
+        """
+        with Attempt():
+            return reserved(self.amp_step.optimizer, parameters)
+        release()
+        raise UserError(
+            "what the optimizer keeps of the weights does not fit into memory beside them; choose a smaller "
+            "model, an optimizer that keeps less (optimizer=adafactor or adamw_8bit), or several GPUs with "
+            "runtime.parallel=fsdp"
+        )
 
     def trial(self, pairs: EncodedPairs, plan: Plan, size: int, room: Room | None) -> Trial:
         """Make updates of the largest batches of a plan of `size` tokens; return one result for all ranks.
@@ -181,6 +196,8 @@ class Gradients:
             torch.cuda.synchronize(self.amp_step.device)  # else the time is that of asking for the work
         seconds = time.perf_counter() - started
         self._forget(tensors)
+        if attempt.failed:
+            self.amp_step.optimizer.state.clear()  # which it may have begun to make for a parameter
         release()
         if room is not None:
             room.measure(size)

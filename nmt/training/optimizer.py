@@ -10,13 +10,14 @@ Adam: Kingma and Ba 2015. AdamW: Loshchilov and Hutter 2019. Adafactor: Shazeer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from nmt.distributed import ALONE, World
 from nmt.loading import loaded
+from nmt.runtime import part_of
 from nmt.training.checkpoint import require_match
 from nmt.training.freezing import matching
 from nmt.training.muon import Muon, packed_matrices
@@ -184,9 +185,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def load_optimizer_tensors(
-    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
     """Load the state that `optimizer_tensors` returned, before the weights: those of `model` may be lost.
+
+    Of what is split between processes each keeps its part. No more is on a device than the state, and one
+    whole tensor of it.
 
     Raises:
         UserError: the state is of another model or another optimizer.
@@ -196,9 +200,12 @@ def load_optimizer_tensors(
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()  # makes a state of the names, shapes and types of every later one
-    wanted = optimizer_tensors(optimizer, model)
+    made = optimizer_tensors(optimizer, model)
+    wanted = {name: torch.empty_like(x, device="meta") for name, x in made.items()}
+    devices = {name: x.device for name, x in made.items()}
     optimizer.zero_grad(set_to_none=True)
     optimizer.state.clear()
+    del made
     require_match(
         tensors,
         {name: value for name, value in wanted.items() if name.rpartition("/")[0] in stored},
@@ -209,4 +216,5 @@ def load_optimizer_tensors(
         target = parameters[parameter_name]
         # Where the optimizer has it: fused kernels want even the number of steps where the weights are, and
         # a number that the host reads in each update is on the host.
-        optimizer.state[target][key] = value.to(wanted[name].device, copy=True)
+        held = value.to(devices[name], copy=True)
+        optimizer.state[target][key] = part_of(held, target) if held.ndim else held

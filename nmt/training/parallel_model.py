@@ -19,7 +19,7 @@ from nmt import kernels
 from nmt.data.batching import Batch
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
-from nmt.runtime import resolve_precision, whole
+from nmt.runtime import part_of, resolve_precision, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.training.checkpoint import require_match
 from nmt.training.ema import MovingAverage
@@ -61,7 +61,7 @@ class ParallelModel:
         self.is_sharded = world.size > 1 and cfg.parallel is Parallel.fsdp
         self.model = model
         self.objective = objective
-        self.trained = _copied(model) if self.is_sharded or averages else model
+        self.trained = _copied(model, on_cpu=self.is_sharded) if self.is_sharded or averages else model
         if recompute:
             recompute_layers(self.trained)
         average = model if averages else None
@@ -154,13 +154,11 @@ class ParallelModel:
         device = self.model.output.weight.device
         self.objective.tensors = {name: x.to(device) for name, x in own.items()}
         for name, x in self.trained.state_dict().items() if self.trained is not self.model else ():
-            x.copy_(_part_of(self.model.state_dict()[name], x))
+            x.copy_(part_of(self.model.state_dict()[name], x))
         for name, x in self.average.tensors.items() if self.average else ():
-            x.copy_(_part_of(averaged[name], x))
+            x.copy_(part_of(averaged[name], x))
         for name, x in learning.items():
-            x.copy_(_part_of(trained[name], x))
-        for parameter, values in optimizer.state.items() if self.is_sharded else ():
-            values |= {key: _part_of(x, parameter) for key, x in values.items() if x.ndim}
+            x.copy_(part_of(trained[name], x))
 
 
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -168,9 +166,17 @@ def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
-def _copied(model: TranslationModel) -> TranslationModel:
-    """Return a copy of the model; its recurrent layers have their weights in one piece, as cuDNN wants."""
-    copied = copy.deepcopy(model)
+def _copied(model: TranslationModel, *, on_cpu: bool) -> TranslationModel:
+    """Return a copy of the model; its recurrent layers have their weights in one piece, as cuDNN wants.
+
+    With `on_cpu` the weights are there until they are split between processes.
+    """
+    kept = {
+        id(x): nn.Parameter(x.detach().to("cpu", copy=True), x.requires_grad)
+        for x in model.parameters()
+        if on_cpu
+    }
+    copied = copy.deepcopy(model, kept)
     for module in copied.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
@@ -195,12 +201,3 @@ def _shard(module: nn.Module, world: World, device: torch.device, precision: Pre
     for layer in reversed(stack_layers(module)):
         fully_shard(layer, mesh=mesh, mp_policy=of_layers)
     fully_shard(module, mesh=mesh)
-
-
-def _part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return the part of a whole `tensor` that this process holds, split as `like` is."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    if not isinstance(like, DTensor):
-        return tensor
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -35,7 +35,10 @@ class RolledBack(TrainingStopped):
 
 @contextlib.contextmanager
 def watched(model: nn.Module) -> Iterator[list[str]]:
-    """Fill a list with the names of the modules whose output is not finite, in the order of their outputs."""
+    """Fill a list with the names of the modules whose output is not finite, in the order of their outputs.
+
+    Compiled modules are run as they are meanwhile: their code tells nothing of the modules within.
+    """
     found: list[str] = []
 
     def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
@@ -47,7 +50,8 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
 
     handles = [watch(name or "model", module) for name, module in model.named_modules()]
     try:
-        yield found
+        with torch.compiler.set_stance("force_eager"):
+            yield found
     finally:
         for handle in handles:
             handle.remove()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from nmt.data.batching import Batch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
@@ -132,6 +134,30 @@ def test_an_optimizer_that_does_not_fit_ends_no_search_in_fp16(
         assert not trial(32)
     assert trial(32)
     assert step.scaler.get_scale() == scale
+
+
+def test_moments_that_do_not_fit_are_told_of_in_any_way_to_a_batch(
+    trainer: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam notes that it has a state of a parameter before there is memory for it."""
+    monkeypatch.setattr(gradients_module, "TIMED_SECONDS", 0)
+    make = torch.zeros_like
+
+    def exhausted(*args: Any, **options: Any) -> Tensor:
+        if "memory_format" in options:  # as Adam asks for its moments
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return make(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "zeros_like", exhausted)
+        patched.setattr(torch, "empty_like", lambda x: exhausted(x, memory_format=None))
+        log: list[str] = []
+        made = trainer(batch_tokens="auto", auto_batch_tokens=16)
+        assert made.find_batch_tokens(log.append) == 256
+        assert log == ["trainer.batch_tokens=auto is 256 tokens: larger batches do not fit into memory"]
+        made = trainer()
+        with pytest.raises(UserError, match="what the optimizer keeps of the weights does not fit into"):
+            made.gradients.try_largest(many_pairs(), made.plan(many_pairs()), 1)
 
 
 def test_a_small_corpus_ends_the_search(trainer: Factory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -278,6 +279,33 @@ def test_stored_optimizer_goes_on_bit_for_bit(name: str) -> None:
         assert torch.equal(ours, expected)
     if name != "sgd":
         assert float(tensors["0.bias/step"]) == 3.0  # what was handed in is not shared
+
+
+def num_matrices() -> int:
+    """Return how many tensors of 41 rows there are outside of parameters."""
+    there = [x for x in gc.get_objects() if type(x) is Tensor and not x.is_meta]
+    return sum(x.ndim == 2 and len(x) == 41 for x in there)
+
+
+class Stored(Tensor):
+    """A tensor of a checkpoint that counts others when it is copied."""
+
+    beside: ClassVar[list[int]] = []
+
+    def to(self, *args: Any, **options: Any) -> Any:
+        self.beside.append(num_matrices())
+        return super().to(*args, **options)
+
+
+def test_a_state_is_loaded_where_no_other_is() -> None:
+    model, again = nn.Linear(6, 41), nn.Linear(6, 41)
+    optimizer = build_optimizer(AdamConfig(), model)
+    train(model, optimizer, range(1, 2))
+    tensors = {name: x.as_subclass(Stored) for name, x in optimizer_tensors(optimizer, model).items()}
+    before = num_matrices()
+    load_optimizer_tensors(build_optimizer(AdamConfig(), again), again, tensors)
+    assert len(Stored.beside) == 6
+    assert max(Stored.beside) <= before + 2  # what is loaded
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.config.roots import TrainConfig
 from nmt.data.batching import Batch, collate
@@ -24,7 +24,7 @@ from nmt.runs.opened import initial_model
 from nmt.runtime_config import Precision
 from nmt.training.objective import CrossEntropy, LossModule
 from nmt.training.objective_configs import OBJECTIVES, CrossEntropyConfig
-from nmt.training.recovery import RolledBack, diverges
+from nmt.training.recovery import RolledBack, diverges, watched
 from nmt.training.schedule_configs import ConstantConfig, NoamConfig
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import OnNonfinite
@@ -341,3 +341,13 @@ def test_a_command_rolls_back_and_ends(tmp_path: Path, monkeypatch: pytest.Monke
     assert [line["step"] for line in lines] == list(range(1, 11))
     assert [line.get("train/rollbacks") for line in lines] == [None] * 6 + [1] * 4
     assert read_json(run / "nonfinite_step_00000007.json")["loss"] == "nan"
+
+
+def test_a_compiled_model_tells_which_of_its_modules_is_not_finite() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    compiled = torch.compile(lambda x: model(x), backend="eager")
+    compiled(torch.ones(1, 2))
+    nn.init.constant_(model[1].get_parameter("weight"), torch.nan)
+    with watched(model) as found:
+        compiled(torch.ones(1, 2))
+    assert found == ["1", "2", "model"]
