@@ -80,6 +80,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"nmt {verb.name} reads standard input once and cannot be swept; leave out -m{files}")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
+    if flags.config_dir is not None:
+        _refuse_names_of_ours(Path(flags.config_dir))
     return flags
 
 
@@ -155,6 +157,19 @@ def runs_of(overrides: Sequence[Override], key: str) -> list[str]:
     names = values[-1] if isinstance(values[-1], list) else [values[-1]]
     with explained():
         return [str(name) for name in OmegaConf.create(names)]
+
+
+def _refuse_names_of_ours(folder: Path) -> None:
+    """Refuse a folder with a choice of the name of a bundled one, which Hydra would take instead."""
+    bundled = config_dir()
+    for group in sorted(one for one in bundled.iterdir() if one.is_dir() and not folder.samefile(bundled)):
+        for file in sorted((folder / group.name).rglob("*.yaml")):
+            if (bundled / file.relative_to(folder)).is_file():
+                choice = file.relative_to(folder / group.name).with_suffix("").as_posix()
+                raise UserError(
+                    f"{file}: {group.name}={choice} is a choice of nmt itself, which comes first; give the "
+                    "file another name"
+                )
 
 
 def config_dir() -> Path:

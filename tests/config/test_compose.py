@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,18 @@ def test_sweeps_with_choices_of_other_folders_have_folders_of_their_own(tmp_path
     assert len({one.folder for one in plans}) == 3
     assert plans[1].folder == plan(VERBS["train"], ["-m", "seed=3,4", "-cd", f"{tmp_path}/one"]).folder
     assert plans[2].trials[0].arguments[:2] == ("--config-dir", f"{tmp_path}/two")
+
+
+def test_a_choice_of_the_user_does_not_hide_behind_one_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "mine/experiment/demo.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\ntrainer: {max_steps: 77}\n")
+    told = f"{file}: experiment=demo is a choice of nmt itself, which comes first; give the file another name"
+    with pytest.raises(UserError, match=re.escape(told)):
+        training("--config-dir", str(tmp_path / "mine"))
+    file.rename(file.with_name("own.yaml"))
+    cfg, _ = training("--config-dir", str(tmp_path / "mine"), "experiment=own")
+    assert cfg.trainer.max_steps == 77
 
 
 def test_the_folder_of_a_long_sweep_has_a_short_name() -> None:
