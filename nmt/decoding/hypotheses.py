@@ -56,6 +56,12 @@ class Wish:
         return len(self.prefix) + len(self.rest)
 
     @property
+    def size(self) -> int:
+        """About how many numbers search holds of the phrases of a sentence."""
+        num_spellings, longest = sum(map(len, self.must)), max(map(len, self.avoid), default=0)
+        return len(self.avoid) * longest + 100 * num_spellings**2
+
+    @property
     def num_asked(self) -> int:
         """The most tokens that spell what must be there."""
         return self.beginning + sum(max(map(len, spellings)) for spellings in self.must)

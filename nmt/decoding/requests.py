@@ -439,12 +439,15 @@ class Spellings:
             best[end] = heapq.nsmallest(most, ways, key=lambda way: way.length)
         return [way.ids for way in best[-1]]
 
-    def containing(self, text: str, start: int) -> Iterator[int]:
-        """Yield the longer tokens that have a text as a whole word, from their character `start` on."""
+    @functools.lru_cache(maxsize=1024)  # noqa: B019
+    def containing(self, text: str, start: int) -> list[int]:
+        """Return the longer tokens that have a text as a whole word, from their character `start` on."""
         pattern = re.compile(_whole(text))
-        for longer, token in self.ids.items():
-            if text in longer and longer.removeprefix(SPACE) != text and pattern.search(longer, start):
-                yield token
+        return [
+            token
+            for longer, token in self.ids.items()
+            if text in longer and longer.removeprefix(SPACE) != text and pattern.search(longer, start)
+        ]
 
     def _starting_with(self, text: str) -> Iterator[int]:
         place = bisect_left(self.texts, text)

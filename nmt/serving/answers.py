@@ -37,6 +37,13 @@ from nmt.errors import UserError
 from nmt.runs.markup import Markup, Part
 from nmt.runs.opened import Run
 
+MOST_WISHED = 4_000_000
+"""Sum over the lines of a request of `Wish.size`, some ten bytes each."""
+
+
+class TooLarge(UserError):
+    """A request that asks for more than the limits of the server allow."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -156,6 +163,7 @@ def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequ
     """Return the number of source tokens of each line, EOS and what is offered counted, and inline tags not.
 
     Raises:
+        TooLarge: all lines together ask for too many phrases.
         UserError: a line has more tokens than are read, or asks for more; names the line by its number, from
             0, among those of the request, which `numbers` has of each line.
     """
@@ -163,12 +171,18 @@ def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequ
     _, segments = _parts(run, lines, [question] * len(lines))
     _, offered = _offered(run, segments, [question] * len(lines))
     encoded = run.tokenizer.encode_src(beginnings([one.src for one in offered], longest))
-    wishes = Wishes(run.tokenizer)
+    wishes, size = Wishes(run.tokenizer), 0
     for line, one, ids in zip(segments.lines, offered, encoded, strict=True):
         name = f"text[{numbers[line]}]"
         if len(ids) > longest or is_shortened(one.src, len(ids), longest):
             raise UserError(f"{name} has more than the {longest} tokens that are read; split it")
-        require_room(wishes.of(one), longest, name)
+        wish = wishes.of(one)
+        require_room(wish, longest, name)
+        size += wish.size
+        if size > MOST_WISHED:
+            raise TooLarge(
+                "must, avoid and terms have too many phrases for so many lines; ask for fewer of either"
+            )
     return [sum(map(len, several)) for several in segments.by_line(encoded)]
 
 

@@ -36,11 +36,11 @@ from starlette.requests import ClientDisconnect
 
 from nmt import __version__
 from nmt.errors import UserError, suggest
-from nmt.serving.answers import num_tokens
+from nmt.serving.answers import TooLarge, num_tokens
 from nmt.serving.batcher import Answer, Batcher, Refused
 from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters, exposition
-from nmt.serving.task import Asked, ServedTask, TextRequest, TooLarge
+from nmt.serving.task import Asked, ServedTask, TextRequest
 from nmt.serving.tasks import SERVED
 
 PAGE = Path(__file__).with_name("page.html")

@@ -13,15 +13,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
 from nmt.decoding import DecodingConfig
-from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.serving.answers import Question
 from nmt.serving.batcher import Answer
 from nmt.serving.configs import ServingConfig
-
-
-class TooLarge(UserError):
-    """A request that asks for more than the limits of the server allow."""
 
 
 class TextRequest(BaseModel):

@@ -20,10 +20,10 @@ from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models.ensemble import Ensemble
 from nmt.runs.asking import has_choice, require_known, targets
-from nmt.serving.answers import Question, answers
+from nmt.serving.answers import Question, TooLarge, answers
 from nmt.serving.batcher import Answer
 from nmt.serving.configs import ServingConfig
-from nmt.serving.task import Asked, ServedTask, TextRequest, TooLarge
+from nmt.serving.task import Asked, ServedTask, TextRequest
 
 
 class TranslationRequest(TextRequest):
@@ -53,6 +53,10 @@ class ServedTranslation(ServedTask[TranslationRequest]):
         """Read the translation memory, if any, and tell whether there is attention to show."""
         run, cfg = self.run, self.cfg
         require_known(self.tgt, self.domain, run.cfg.data)
+        if (own := getattr(self.decoding, "beam_size", 0)) > cfg.max_beam_size:
+            raise UserError(
+                f"decoding.beam_size={own} is more than serve.max_beam_size={cfg.max_beam_size}; set either"
+            )
         if self.tgt is None and has_choice(run.cfg.data):  # then each request names its language
             self.example = {**self.example, "tgt": targets(run.cfg.data)[0]}
         self._offers, self._remembered = NO_OFFERS, self.tgt
@@ -108,7 +112,7 @@ class ServedTranslation(ServedTask[TranslationRequest]):
             "attention": self.has_attention,
             "scores": not data.context_target,
             "search": decoding.strategy,
-            "beam_size": getattr(decoding, "beam_size", None),
+            "beam_size": getattr(decoding, "beam_size", None) or None,  # 0: candidates without a beam
             "n_best": decoding.n_best,
         }
 

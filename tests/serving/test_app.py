@@ -18,10 +18,13 @@ from typing import Any
 
 import pytest
 
+from nmt.decoding.configs import MBRConfig
 from nmt.decoding.requests import Request
+from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import ensemble_of, open_run
 from nmt.runtime_config import RuntimeConfig
+from nmt.serving import answers as answers_module
 from nmt.serving import app, translation
 from nmt.serving.answers import Question, answers, num_tokens
 from nmt.serving.configs import ServingConfig
@@ -106,6 +109,27 @@ def test_wishes_of_more_characters_than_the_server_allows_are_refused(run: Run) 
     assert (refused[0], refused[2]["error"].partition(";")[0]) == (
         413, "prefix, must, avoid and terms have 8 characters, but at most 7 are allowed"
     )  # fmt: skip
+
+
+def test_phrases_of_many_lines_are_refused_before_they_fill_the_memory(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "MOST_WISHED", 150)
+    for lines, status in ((1, 200), (2, 413)):
+        assert client.post({"text": ["ab"] * lines, "must": ["cd"]})[0] == status
+    status, _, answer = client.post({"text": "ab", "avoid": ["abcd" * 25]})
+    assert (status, "have too many phrases for so many lines" in answer["error"]) == (413, True)
+
+
+def test_a_server_that_allows_fewer_beams_than_its_own_does_not_start(run: Run) -> None:
+    told = "decoding.beam_size=5 is more than serve.max_beam_size=4; set either"
+    with pytest.raises(UserError, match=told):
+        served_task(run, run.cfg.decoding, None, ServingConfig(max_beam_size=4))
+
+
+def test_a_search_without_a_beam_tells_of_none(run: Run) -> None:
+    task = served_task(run, MBRConfig(num_samples=2), None, ServingConfig())
+    assert task.facts()["beam_size"] is None
 
 
 def test_sentences_of_a_line_are_joined_and_lines_of_a_document_need_context(
