@@ -15,17 +15,22 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nmt.containment import require_contained
-from nmt.errors import TrainingStopped, UserError
+from nmt.errors import InUse, TrainingStopped, UserError, tell
 from nmt.files import FULL, digest, locked, misfits, publish, read_json, write_json
 
 SEALED = {"inputs": dict, "report": dict, "files": dict[str, dict[str, str | int]]}
 """Fields of stage.json with their types."""
+
+POLL_SECONDS = 1.0
+"""Time between two looks at a stage that another process makes."""
 
 Fill = Callable[[Path], dict[str, Any]]
 """A function that writes the files of a stage into a folder, which may hold some of an earlier, killed
@@ -57,15 +62,23 @@ class StageFolder:
         return self.folder.is_dir()
 
     def made(self, fill: Fill) -> dict[str, Any]:
-        """Make the stage unless it is there; return the report of `fill`.
+        """Make the stage unless it is there, or wait for another process that makes it; return its report.
 
         Raises:
-            UserError: the stage is damaged, another process makes it, or the folder cannot be written.
+            UserError: the stage is damaged, or the folder cannot be written.
             TrainingStopped: the disk is full.
         """
-        draft = self.folder.with_name(f"{self.folder.name}.part")
-        if not self.exists:
-            with locked(draft, "choose another distil.folder=..."):
+        draft, has_told = self.folder.with_name(f"{self.folder.name}.part"), False
+        while not self.exists:
+            with ExitStack() as lock:
+                try:
+                    lock.enter_context(locked(draft, "choose another distil.folder=..."))
+                except InUse as error:
+                    if not has_told:
+                        tell(f"waiting, as {error}")
+                    has_told = True
+                    time.sleep(POLL_SECONDS)
+                    continue
                 if not self.exists:  # another process may have been faster
                     self._make(draft, fill)
         return self.report()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +73,21 @@ def test_a_stage_that_failed_is_not_there_and_goes_on_from_what_was_left(tmp_pat
     assert {path.name for path in one.folder.iterdir()} == {"a", "b", "stage.json", ".lock"}
 
 
-def test_a_stage_that_another_process_makes_is_refused(tmp_path: Path) -> None:
+def test_a_stage_that_another_process_makes_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = stage(tmp_path, of="x")
-    with (
-        locked(one.folder.with_name(f"{one.folder.name}.part"), ""),
-        pytest.raises(UserError, match="is in use"),
-    ):
+    with ExitStack() as other:
+        other.enter_context(locked(one.folder.with_name(f"{one.folder.name}.part"), ""))
+
+        def made_meanwhile(seconds: float) -> None:
+            other.close()
+            monkeypatch.undo()
+            stage(tmp_path, of="x").made(fill)
+
+        monkeypatch.setattr(time, "sleep", made_meanwhile)
         one.made(never)
+    assert capsys.readouterr().err.startswith(f"waiting, as {one.folder}.part is in use by process")
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
