@@ -55,6 +55,7 @@ class Remote(Sink):
         require_sink(self.name)
         self.file = run.directory / "trackers" / f"{self.name}.json"
         fresh: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "step": 0, "names": []}
+        fresh["name"] = run.directory.absolute().name
         self.goes_on = bool(run.resume_step) and self.file.is_file()
         try:
             self.state = load_json(self.file) if self.goes_on else fresh
@@ -93,8 +94,8 @@ class Remote(Sink):
 
     @property
     def title(self) -> str:
-        """The name of the tracker's run: that of the run directory, and the id, which no other run has."""
-        return f"{self.run.directory.absolute().name}-{self.state['id']}"
+        """The name of the tracker's run: that of the run directory at first, and its own id."""
+        return f"{self.state.get('name', self.run.directory.absolute().name)}-{self.state['id']}"
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         finite = {name: value for name, value in values.items() if math.isfinite(value)}

@@ -162,6 +162,7 @@ def test_a_training_that_goes_on_adds_to_the_same_run_without_doubled_points(
         for step in (1, 2, 3):
             tracker.log(step, {"train/loss": float(step)})
         raise KeyboardInterrupt
+    run = run.rename(tmp_path / "renamed")
     with tracking(run, name, resume_step=2) as tracker:
         tracker.log(3, {"train/loss": 3.0})
         tracker.log(3, {"valid/loss": 5.0})
