@@ -66,6 +66,8 @@ SEALED = (
     *(f"data/{folder}{split}.*" for folder in ("", "*/") for split in ("validation", "test")),
 )
 """Files whose SHA-256 is in MANIFEST.json."""
+EARLIER_PRECISION = "precision_on_cpu"
+"""Field of environment.json: the number format on CPU of a training that went on on a GPU."""
 ENDINGS = {"failed": "has failed", "stopped": "was stopped", "preempted": "was interrupted"}
 """What a message says of a training that has ended early, by its state in status.json."""
 RESULTS = {
@@ -176,6 +178,9 @@ class RunDirectory:
     def adopt(self, cfg: TrainConfig) -> None:
         """Store `cfg` as the config of the run, and remove what an earlier, shorter training ended with."""
         _remove(self.results_file)
+        for folder, split in itertools.product((self.hypotheses, *self.hypotheses.glob("*/")), Split):
+            for file in folder.glob(f"{split.value}.*"):  # those of validations have names of their own
+                _remove(file)
         self.checkpoints.remove_average()
         save_config(cfg, self.config_file)
 
@@ -184,7 +189,7 @@ class RunDirectory:
         with suppress(UserError):
             facts = read_json(self.path / "environment.json")
             on_cpu = facts.get("kernels") != ""  # a GPU has none
-            return str(facts.get("precision", "")) if on_cpu else ""
+            return str(facts.get("precision" if on_cpu else EARLIER_PRECISION, ""))
         return ""
 
     def write_environment(self, device: torch.device, precision: str) -> None:
@@ -203,6 +208,8 @@ class RunDirectory:
             "threads": torch.get_num_threads(),
             "precision": precision,
         }
+        if device.type == "cuda" and (earlier := self.precision()):
+            facts[EARLIER_PRECISION] = earlier
         write_json(self.path / "environment.json", facts)
 
     def seal(self) -> None:

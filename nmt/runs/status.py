@@ -40,7 +40,7 @@ class Status:
         if isinstance(error, Interrupted):
             self._preempted()
         elif self._ending.acquire(blocking=False):  # a signal that comes later changes nothing
-            if error is None:
+            if error is None or self.run.results_file.is_file():  # those of before, as nothing has begun
                 self._write("finished")
                 return
             with contextlib.suppress(NmtError):  # the disk may be full: that is said by `error`
@@ -58,7 +58,8 @@ class Status:
         if number is None or not self._ending.acquire(blocking=False):
             return
         with contextlib.suppress(NmtError):
-            self._write("preempted", number.name)
+            is_finished = self.run.results_file.is_file()
+            self._write("finished" if is_finished else "preempted", "" if is_finished else number.name)
         if self.requeue and number is signal.SIGUSR1:
             requeue_job()
 

@@ -148,8 +148,6 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
         checkpoint = run.checkpoints.latest(warn)
     settled = _in_precision(cfg.runtime, device, run.precision() if checkpoint else "", world)
     require_searches(cfg, device)  # an error is an error before the first update
-    if world.is_main:
-        run.write_environment(device, settled.precision.value)
     resume_step = checkpoint.step if checkpoint else 0
     start = None if checkpoint else opened_start(cfg)
     limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
@@ -165,6 +163,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             if world.is_main:
                 run.adopt(cfg)
         typed, cfg = _counted(cfg, data, world, tracker.message)
+        _require_ahead(cfg, resume_step)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
         if not checkpoint:
             _begin(trained, start, run if world.is_main else None, tracker.message)
@@ -186,6 +185,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
         _announce(trained, trainer, learning, size, tracker.message)
         if world.is_main:
+            if not trainer.finished():
+                run.write_environment(device, settled.precision.value)
             run.adopt(typed)
         with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, stop)
@@ -212,6 +213,15 @@ def _counted(cfg: TrainConfig, data: TrainingData, world: World, log: Log) -> tu
     for line in counted_lengths(cfg):
         log(line)
     return cfg, in_updates(cfg)
+
+
+def _require_ahead(cfg: TrainConfig, step: int) -> None:
+    """Raise `UserError` unless a training of `cfg` ends behind the checkpoint with which it goes on."""
+    if cfg.trainer.max_steps is not None and cfg.trainer.max_steps < step:
+        raise UserError(
+            f"trainer.max_steps={cfg.trainer.max_steps}, but the run has made {step} updates; set it to "
+            f"{step} or more, or give a shorter training another run=..."
+        )
 
 
 def _examples(cfg: TrainConfig, world: World) -> Examples:
@@ -392,24 +402,26 @@ def _averaged(
 ) -> tuple[dict[str, Any], Scores | None]:
     """Save the average of `steps` if it validates as well as step `best`.
 
-    Both validate as before the end. Return what is known of the two for results.json, and the scores of the
-    average if it is saved and these are those of the end, too.
+    Both validate as before the end, and now: a run may have gone on with other rules for scores. Return what
+    is known of the two for results.json, and the scores of the average if it is saved and these are those of
+    the end, too.
     """
     cfg, store, world = trained.cfg, run.checkpoints, trained.world
     with world.main_first():
         if world.is_main:
             store.save_average(store.average(steps), steps)
-    name, known = cfg.trainer.best_metric, train_state.scores.get(str(best))
-    if known is None or steps == [best]:
+    if str(best) not in train_state.scores or steps == [best]:
         return {"step": steps[-1], "averaged_steps": steps}, None
-    load_weights(trained.model, run, cfg, AVERAGE)
-    search = validation_search(cfg)
-    scores = scored(trained, run, Split.validation, search, log)
-    value, sign = scores.values[name], 1 if higher_is_better(name) else -1
-    compared = {"compared": {"average": value, "best": sign * known}}
-    if (sign * value, -scores.values["loss"]) >= train_state.rank(best):
-        found = {"step": steps[-1], "averaged_steps": steps, **compared}
-        return found, scores if search == final_search(cfg) else None
+    found, search, name = dict[str, Scores](), validation_search(cfg), cfg.trainer.best_metric
+    for chosen, checkpoint in (("best", str(best)), ("average", AVERAGE)):
+        load_weights(trained.model, run, cfg, checkpoint)
+        found[chosen] = scored(trained, run, Split.validation, search, log)
+    sign = 1 if higher_is_better(name) else -1
+    ranks = {chosen: (sign * one.values[name], -one.values["loss"]) for chosen, one in found.items()}
+    compared = {"compared": {chosen: found[chosen].values[name] for chosen in ("average", "best")}}
+    if ranks["average"] >= ranks["best"]:
+        results = {"step": steps[-1], "averaged_steps": steps, **compared}
+        return results, found["average"] if search == final_search(cfg) else None
     with world.main_first():
         if world.is_main:
             store.remove_average()

@@ -90,6 +90,13 @@ def test_the_state_of_a_run_without_results(tmp_path: Path, told: dict[str, Any]
     assert record.reason == told.get("reason", record.reason)
 
 
+@pytest.mark.parametrize("told", ["running", "preempted", "failed", "finished"])
+def test_a_run_with_results_is_done(tmp_path: Path, told: str) -> None:
+    run = made_run(tmp_path / "run")
+    status(run, state=told)
+    assert (read_run(run).state, read_run(run).reason) == ("done", "")
+
+
 def test_a_model_of_another_program_is_imported_until_it_is_trained(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", finished=False)
     (run / "import.json").write_text("{}")

@@ -288,6 +288,15 @@ def test_the_directory_alone_goes_on(nmt: Command, tiny: list[str], tmp_path: Pa
     assert f"with the config of {run}: data=files data." in longer.stderr
     assert load_config(run / "config.yaml").seed == 7
     assert json.loads((run / "results.json").read_text())["step"] <= 6
+    before = (run / "environment.json").read_text()
+    shorter = nmt("train", f"run={run}", "trainer.max_steps=5")
+    assert (shorter.returncode, "the run has made 6 updates; set it to 6 or more" in shorter.stderr) == (
+        2,
+        True,
+    )
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    assert nmt("train", f"run={run}", "metrics=[bleu,ter]").returncode == 0
+    assert (run / "environment.json").read_text() == before  # that of the updates
 
 
 def test_a_start_that_failed_does_not_claim_the_directory(

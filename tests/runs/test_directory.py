@@ -15,7 +15,7 @@ from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import load_config
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
-from nmt.files import write_json
+from nmt.files import read_json, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opening import open_run
@@ -51,8 +51,15 @@ def test_a_training_that_goes_on_leaves_no_average_of_its_earlier_end(tmp_path: 
     save_step(run)
     run.checkpoints.save_average(run.checkpoints.average([5]), [5])
     assert identify_checkpoint(run.path)[0] == "average"
+    final = ["test.de", "validation.de", "news/test.de"]
+    kept = ["validation/step_00000005.de", "validation-0a1b2c3d.de", "news/validation/step_00000005.de"]
+    for name in (*final, *kept):
+        (run.hypotheses / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.hypotheses / name).touch()
     run.adopt(config("trainer.average=1", "trainer.max_steps=100"))
     assert identify_checkpoint(run.path)[0] == "5"
+    there = [file for file in run.hypotheses.rglob("*") if file.is_file()]
+    assert sorted(str(file.relative_to(run.hypotheses)) for file in there) == sorted(kept)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +123,9 @@ def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> N
     assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, True]
 
 
-def test_the_number_format_of_a_training_on_cpu_is_known(tmp_path: Path) -> None:
+def test_the_number_format_of_a_training_on_cpu_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDirectory(tmp_path)
     on_gpu = {"precision": "bf16", "kernels": ""}
     for stored in ({}, {"precision": "fp32"}, {"precision": "fp32", "kernels": "with"}, on_gpu):
@@ -124,6 +133,11 @@ def test_the_number_format_of_a_training_on_cpu_is_known(tmp_path: Path) -> None
         assert run.precision() == ("" if stored is on_gpu else stored.get("precision", ""))
     (run.path / "environment.json").unlink()
     assert run.precision() == ""
+    run.write_environment(torch.device("cpu"), "fp32")
+    for _ in range(2):  # a GPU in between, whose name is that of none here
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
+        run.write_environment(torch.device("cuda"), "bf16")
+        assert (read_json(run.path / "environment.json")["precision"], run.precision()) == ("bf16", "fp32")
 
 
 def stored_number(run: RunDirectory) -> int | None:

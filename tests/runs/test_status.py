@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nmt.errors import Interrupted, TrainingStopped, UserError
+from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError
+from nmt.files import write_json
 from nmt.runs import status
 from nmt.runs.directory import RunDirectory
 from nmt.runs.status import Status
@@ -102,6 +103,20 @@ def test_a_signal_after_the_end_changes_nothing(tmp_path: Path, monkeypatch: pyt
     stop.before_leaving()  # the process is stuck on its way out
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
     assert not called
+
+
+def test_a_finished_run_stays_finished_where_a_new_start_begins_nothing(tmp_path: Path) -> None:
+    run, stop = RunDirectory(tmp_path), StopRequest()
+    write_json(run.results_file, {})
+    for ending in (failing(UserError("no data")), failing(TrainingStopped("the disk is full"))):
+        with contextlib.suppress(NmtError), Status(run, stop, requeue=False):
+            ending()
+        found = json.loads((tmp_path / "status.json").read_text())
+        assert (found["state"], found["reason"]) == ("finished", "")
+    with contextlib.suppress(NmtError), Status(run, stop, requeue=False):
+        run.results_file.unlink()  # as a training that goes on does
+        failing(UserError("no data"))()
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
 
 
 @pytest.mark.fault(3)

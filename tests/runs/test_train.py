@@ -33,9 +33,11 @@ def test_an_average_with_the_score_of_the_best_step_needs_a_loss_that_is_no_high
     )
     (composed,) = compose(VERBS["train"], ["data=toy"])
     trained = SimpleNamespace(cfg=composed.to_config(TrainConfig), model=None, world=ALONE)
-    monkeypatch.setattr(train, "load_weights", lambda *asked: None)
-    monkeypatch.setattr(train, "scored", lambda *asked: Scores({"bleu": bleu, "loss": loss}, {}, []))
-    state = TrainState(scores={"2": 0.0, "4": 0.0}, losses={"2": 4.0, "4": 3.0})
+    loaded = list[str]()
+    monkeypatch.setattr(train, "load_weights", lambda *asked: loaded.append(asked[-1]))
+    values = {"4": {"bleu": 0.0, "loss": 3.0}, "average": {"bleu": bleu, "loss": loss}}
+    monkeypatch.setattr(train, "scored", lambda *asked: Scores(values[loaded[-1]], {}, []))
+    state = TrainState(scores={"2": 99.0, "4": 99.0}, losses={"2": 4.0, "4": 3.0})  # by other rules
     run = cast(Any, SimpleNamespace(checkpoints=store))
     results, of_average = train._averaged(cast(Any, trained), run, [2, 4], 4, state, print)
     assert ("averaged_steps" in results, of_average is not None, not removed) == (wins, wins, wins)
@@ -53,13 +55,13 @@ def test_an_average_is_compared_with_the_best_step_by_the_search_of_validations(
 
     def scored(trained: Any, run: Any, split: Any, search: Search, log: Any) -> Scores:
         asked.append(search)
-        return Scores({"bleu": 7.0, "loss": 3.0}, {}, [])
+        return Scores({"bleu": 3.0 + 2 * len(asked), "loss": 3.0}, {}, [])
 
     monkeypatch.setattr(train, "scored", scored)
     state = TrainState(scores={"2": 0.0, "4": 5.0}, losses={"2": 4.0, "4": 3.0})
     run = cast(Any, SimpleNamespace(checkpoints=store))
     results, of_average = train._averaged(cast(Any, trained), run, [2, 4], 4, state, print)
-    assert asked == [Search(search_with(cfg.decoding, {"beam_size": 1}), 3)]
+    assert asked == [Search(search_with(cfg.decoding, {"beam_size": 1}), 3)] * 2
     assert results["compared"] == {"average": 7.0, "best": 5.0}
     assert of_average is None  # the scores at the end are of another search
     told = "; chosen by the translations of the first 3 pairs with beam_size=1"
