@@ -96,7 +96,7 @@ def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
 
 
 def _cached(source: PairStream, cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
-    limits = pair_filter.__name__, cfg.max_chars, cfg.max_ratio
+    limits = pair_filter.__name__, *cfg.limits
     options = source.stamp(), *limits, unicodedata.unidata_version
     entry = cache / entry_name("census", FORMAT_VERSION, *options)
     known = open_entry(entry)

@@ -186,7 +186,7 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
         UserError: no pair is kept, a filter cannot read what it needs, or the source changes meanwhile.
     """
     before, settings = source.stamp(), chain.stamp()
-    options = pair_filter.__name__, cfg.max_chars, cfg.max_ratio, before, settings
+    options = pair_filter.__name__, *cfg.limits, before, settings
     entry = cache / entry_name("filtered", FORMAT_VERSION, *options)
     metadata, file = open_entry(entry), entry / "dropped_by"
     if metadata is not None:

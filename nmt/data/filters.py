@@ -6,7 +6,8 @@ reason, so that kept plus dropped is always what was read. Tokenisation is unkno
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nmt.data.documents import current_of_each
@@ -48,10 +49,13 @@ def targets_alone(text: ParallelText) -> ParallelText:
 
 
 def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:
-    """Drop the training pairs that are empty, too long or uneven, and report them; the order stays."""
+    """Drop the training pairs that are empty, too long or uneven, and report them; the order stays.
+
+    Tags in front of sources count for nothing.
+    """
     import numpy as np
 
-    sentences = current_of_each(text.src), current_of_each(text.tgt)
+    sentences = current_of_each(_without(cfg.fronts, text.src)), current_of_each(text.tgt)
     src, tgt = (np.fromiter(map(len, map(str.strip, side)), np.int64) for side in sentences)
     shorter, longer = np.minimum(src, tgt), np.maximum(src, tgt)
     whole = np.maximum(*(np.fromiter(map(len, side), np.int64) for side in (text.src, text.tgt)))
@@ -68,6 +72,14 @@ def filter_pairs(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, Fil
     if kept.all():
         return text, FilterReport(len(text), dropped)
     return text.kept(kept), FilterReport(len(text), dropped)
+
+
+def _without(tags: Sequence[str], lines: list[str]) -> list[str]:
+    """Return the lines without those of the tags that stand in front."""
+    if not tags:
+        return lines
+    front = re.compile(rf"(?:(?:{'|'.join(map(re.escape, tags))}) )*")
+    return [line[len(front.match(line)[0]) :] for line in lines]  # type: ignore[index]  # it may be empty
 
 
 def filter_texts(text: ParallelText, cfg: DataConfig) -> tuple[ParallelText, FilterReport]:

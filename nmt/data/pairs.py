@@ -172,6 +172,16 @@ class DataConfig:
         """Name of a corpus -> tag of its domain, in front of its sources wherever the model reads them."""
         return {name: domain_tag(domain) for name, domain in self.domains.items()}
 
+    @property
+    def fronts(self) -> list[str]:
+        """All tags in front of sources: of languages, of domains and of origins."""
+        return [*self.tags.values(), *self.domain_tags.values(), *self.origin_tags.values()]
+
+    @property
+    def limits(self) -> tuple[Any, ...]:
+        """All that limits of the length of training pairs depend on."""
+        return self.max_chars, self.max_ratio, *([self.fronts] if self.fronts else [])
+
     def tags_in_front(self, corpus: str) -> list[str]:
         """Return the tags in front of the training sources of a corpus: of language, domain and origin."""
         language = self.tags.get(self.parts(Split.train)[corpus].tgt)
@@ -199,8 +209,7 @@ class DataConfig:
         """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment)
         own = [*modifiers.symbols(rows), *([CONTEXT_SEPARATOR] if self.context else [])]
-        tags = *self.tags.values(), *self.domain_tags.values(), *self.origin_tags.values()
-        return list(dict.fromkeys([*tags, *own]))
+        return list(dict.fromkeys([*self.fronts, *own]))
 
     @property
     def knows_documents(self) -> bool:

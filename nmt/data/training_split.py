@@ -398,7 +398,7 @@ def streamed(
     both = list(itertools.zip_longest(streams, filters))
     corpora = [functools.partial(judged_alone, source, cfg, pair_filter, chain) for source, chain in both]
     stamps = [source.stamp() + (chain.stamp() if chain else "") for source, chain in both]
-    depends_on = stamps, pair_filter.__name__, cfg.max_chars, cfg.max_ratio
+    depends_on = stamps, pair_filter.__name__, *cfg.limits
     return StreamedText(corpora, shares, hashlib.sha256(repr(depends_on).encode()).hexdigest())
 
 
@@ -413,7 +413,7 @@ def scan(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain,
         text = scan(left.source, cfg, pair_filter, dataclasses.replace(chain, rows=()), cache)
         return dataclasses.replace(text, report=left.report, account=left.remarks)
     others = [(split, digest_of(text)) for split, text in chain.context.scored_on.items()]
-    options = pair_filter.__name__, cfg.max_chars, cfg.max_ratio, others
+    options = pair_filter.__name__, *cfg.limits, others
     before = source.stamp()
     entry = cache / entry_name("text", FORMAT_VERSION, before, *options)
     metadata = open_entry(entry)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from nmt.data.bundled_data import DemoData
 from nmt.data.filters import FilterReport, TrainTestOverlap, filter_pairs
 from nmt.data.pairs import ParallelText
+from nmt.data.sources import MixtureData
 
 TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)
@@ -46,6 +49,17 @@ def test_every_reason_is_counted_once() -> None:
     assert kept.src == ["a dog", "x" * 11, "No."]
     _, report = filter_pairs(text, DemoData(max_chars=10, max_ratio=9))
     assert report.dropped == {"empty": 2, "too long": 3, "uneven": 0}
+
+
+def test_tags_in_front_are_no_characters_of_a_source() -> None:
+    part = {"name": "demo", "src": "en", "tgt": "de", "domain": "subtitles", "tag": "bt"}
+    cfg = MixtureData(target_tags=True, corpora={"a": part}, max_chars=14)
+    text = parallel(("<2de> <domain:subtitles> <bt> Yes.", "Ja"), ("<2de> <bt> <i> ok", "<i> ok"))
+    kept, report = filter_pairs(text, cfg)
+    assert (kept, report.kept) == (text, 2)
+    _, report = filter_pairs(parallel(("<2de> ", "Ja"), ("<2fr> <2de> Yes. Yes.", "Ja")), cfg)
+    assert report.dropped == {"empty": 1, "too long": 1, "uneven": 0}
+    assert cfg.limits != dataclasses.replace(cfg, target_tags=False).limits != DemoData(max_chars=14).limits
 
 
 def test_an_account_reads_as_a_sentence() -> None:
