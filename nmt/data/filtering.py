@@ -445,7 +445,9 @@ class _Run:
             step.filter.finish(report.read)
         dropped_by = np.concatenate(parts) if parts else np.zeros(0, _number_type(self._chain))
         if last and values:
-            self._judge_all(last, dropped_by, np.concatenate(values))
+            together = np.concatenate(values)
+            values.clear()  # which may be gigabytes
+            self._judge_all(last, dropped_by, together)
         return dropped_by
 
     @contextmanager
@@ -473,7 +475,8 @@ class _Run:
     def _judge_all(self, step: _Step, dropped_by: NDArray[Any], values: Values) -> None:
         """Note the pairs that a filter drops that needs all; read the corpus for some of them."""
         gone = ~step.filter.accept(values)
-        self._sampled[step.reason].add(np.arange(len(values)), values)
+        if step.filter.shows_values:
+            self._sampled[step.reason].add(np.arange(len(values)), values)
         dropped_by[np.flatnonzero(dropped_by == 0)[gone]] = step.number
         values, first = values[gone], 0
         for block in self._blocks(dropped_by) if gone.any() else ():
