@@ -34,7 +34,7 @@ def ctranslate2_program(run: Run, longest: int) -> str:
         encode = f'["{SPACE}" + word for word in source.normalize(line).split("{SPACE}")[1:]]'
     tags = run.cfg.tokenizer.src_tag, run.cfg.tokenizer.tgt_tag
     if tags[0]:
-        encode = f"[{tags[0]!r}, *{encode}] if line.strip() else []"
+        encode = f"[{tags[0]!r}, *found] if (found := {encode}) else []"
     tag = "TARGET_TAGS[language]" if _are_on_targets(run) else repr(tags[1]) if tags[1] else ""
     start = f"\n        target_prefix=[[{tag}]] * len(pieces)," if tag else ""
     pieces = "result.hypotheses[0]" + ("[1:]" if tag else "")
