@@ -305,22 +305,30 @@ def record_file(run: RunDirectory) -> Path:
     return run.path / "init.json"
 
 
-def require_unchanged(run: RunDirectory, cfg: TrainConfig) -> None:
-    """Raise `UserError` when a run has begun from other weights than `init.run` has now.
+def require_unchanged(run: RunDirectory, cfg: TrainConfig, *, is_needed: bool = False) -> None:
+    """Raise `UserError` when a run that is trained began from other weights than `init.run` has now.
 
-    Where the other run is gone, there is nothing to compare, and nothing is needed of it.
+    Where the other run or its checkpoint is gone, there is nothing to compare, which is an error only if
+    they are needed again.
     """
     init, file = cfg.init, record_file(run)
-    is_there = init.run is not None and (Path(init.run) / "config.yaml").is_file()
-    if not (is_there and file.is_file() and run.checkpoints.steps()):
+    if init.run is None or not file.is_file():
         return
     before = read_json(file, {"sha256": str, "checkpoint": str})
-    found, sha256 = identify_checkpoint(str(init.run), init.checkpoint)
+    then = f"checkpoint {before['checkpoint']} of sha256 {before['sha256'][:16]}"
+    way_out = f"restore that one, or start anew with another {run.key}=..."
+    try:
+        found, sha256 = identify_checkpoint(init.run, init.checkpoint)
+    except UserError as error:
+        if not is_needed:
+            return
+        raise UserError(
+            f"{run.path} started from {then} of init={init.run}, which cannot be found: {error}; {way_out}"
+        ) from error
     if sha256 != before["sha256"]:
         raise UserError(
-            f"{run.path} started from another model than init={init.run} has now: checkpoint "
-            f"{before['checkpoint']} of sha256 {before['sha256'][:16]} then, {found} of {sha256[:16]} now; "
-            f"start anew with another {run.key}=..."
+            f"{run.path} started from another model than init={init.run} has now: {then} then, {found} of "
+            f"{sha256[:16]} now; {way_out}"
         )
 
 

@@ -7,6 +7,7 @@ which weights have taught it, so that it does not go on with others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import load_run
@@ -69,24 +70,31 @@ def keep_teachers(run: RunDirectory, cfg: TrainConfig) -> None:
     Raises:
         UserError: a training that goes on was taught by other weights.
     """
-    file = run.path / "teachers.json"
-    found = {
-        one: dict(zip(("checkpoint", "sha256"), identify_checkpoint(one), strict=True)) for one in _named(cfg)
-    }
-    if not found:
+    if run.checkpoints.steps() and _record_file(run).is_file():
+        require_same_teachers(run, cfg)
+    elif found := {one: identify_checkpoint(one) for one in _named(cfg)}:
+        facts = {one: {"checkpoint": step, "sha256": sha256} for one, (step, sha256) in found.items()}
+        write_json(_record_file(run), facts)
+
+
+def require_same_teachers(run: RunDirectory, cfg: TrainConfig) -> None:
+    """Raise `UserError` when `run` was taught by other weights than the teachers of `cfg` have now."""
+    teachers = _named(cfg)
+    if not (teachers and _record_file(run).is_file()):
         return
-    if not (run.checkpoints.steps() and file.is_file()):
-        write_json(file, found)
-        return
-    before = read_json(file, dict.fromkeys(found, dict))
-    for one, now in found.items():
-        then = before[one]
-        if then.get("sha256") != now["sha256"]:
+    before = read_json(_record_file(run), dict.fromkeys(teachers, dict))
+    for one in teachers:
+        then, (checkpoint, sha256) = before[one], identify_checkpoint(one)
+        if then.get("sha256") != sha256:
             raise UserError(
                 f"{run.path} was taught by other weights than {KEY} has now: checkpoint "
-                f"{then.get('checkpoint')} of {one} then, {now['checkpoint']} now; start anew with another "
-                f"{run.key}=..."
+                f"{then.get('checkpoint')} of {one} then, {checkpoint} now; restore that one, or start anew "
+                f"with another {run.key}=..."
             )
+
+
+def _record_file(run: RunDirectory) -> Path:
+    return run.path / "teachers.json"
 
 
 def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:

@@ -93,7 +93,7 @@ def train(cfg: TrainConfig, run_dir: Path, key: str = "run") -> dict[str, Any]:
         run.locked() if world.is_main else nullcontext(),
     ):
         unchanged = world.is_main and run.claim(cfg)
-        if world.is_main:
+        if world.is_main and run.checkpoints.steps():
             require_unchanged(run, cfg)
         _require_shared(run, world)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)

@@ -17,6 +17,8 @@ from nmt.data.pairs import DataConfig, ParallelText, Split
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError, tell
 from nmt.runs.directory import RunDirectory
+from nmt.runs.start import require_unchanged
+from nmt.runs.teachers import require_same_teachers
 from nmt.runs.train import train
 from nmt.runs.training_data import prepare
 from nmt.runtime_config import Precision
@@ -47,7 +49,7 @@ def run(trial: Composed) -> dict[str, Any]:
     """Train a run again, print what agrees and what differs, and return the new scores.
 
     Raises:
-        UserError: the run is not finished, or its data is not what it was.
+        UserError: the run is not finished, or its data, or what else it learnt from, is not what it was.
         NotReproduced: a score differs by more than `tolerance`.
     """
     cfg = trial.to_config(ReproduceConfig)
@@ -70,6 +72,7 @@ def run(trial: Composed) -> dict[str, Any]:
         )
     again = repetition(stored, RunDirectory(then), now)
     check(again)
+    _require_same_teaching(again, RunDirectory(then), RunDirectory(now))
     _require_same_data(again, RunDirectory(then))
     results = train(again, now, "output")
     found = reproduction(then, now)
@@ -86,6 +89,17 @@ def repetition(stored: TrainConfig, then: RunDirectory, now: Path) -> TrainConfi
         runtime = dataclasses.replace(stored.runtime, precision=Precision[found])
         stored = dataclasses.replace(stored, runtime=runtime)
     return dataclasses.replace(stored, run=str(now))
+
+
+def _require_same_teaching(cfg: TrainConfig, then: RunDirectory, now: RunDirectory) -> None:
+    """Raise `UserError` unless the start and the teachers of a repetition are those of the run.
+
+    A repetition that is finished is only reported, and one that has begun needs its start no more.
+    """
+    if now.results() is not None:
+        return
+    require_unchanged(then, cfg, is_needed=not now.checkpoints.steps())
+    require_same_teachers(then, cfg)
 
 
 def _require_same_data(cfg: TrainConfig, run: RunDirectory) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
+from nmt.files import read_json
+from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.opened import initial_model
 from nmt.runs.start import _Rows, opened_start
 from nmt.verbs import VERBS
@@ -61,6 +65,50 @@ def test_the_tag_of_another_language_is_warned_of(
         patch.setattr("nmt.runs.start.open_run", lambda *_: None)
         assert opened_start(composed.to_config(TrainConfig)) is not None
     assert capsys.readouterr().err == told.replace("RUN", str(run))
+
+
+def test_a_checkpoint_that_is_gone_is_needed_by_a_repetition_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, run = untrained(tmp_path / "base"), tmp_path / "run"
+    command = ["train", f"init={base}", "init.checkpoint=7", f"run={run}", "data=toy", "experiment=none"]
+    command += ["schedule=constant", "schedule.warmup_steps=0", "decoding=greedy"]
+    command += [
+        "decoding.max_length_ratio=0",
+        "decoding.max_length_offset=2",
+        "runtime.device=cpu",
+        "runtime.threads=1",
+    ]
+    assert main([*command, "trainer.max_steps=1"]) == 0
+    then = f"checkpoint 7 of sha256 {read_json(run / 'init.json')['sha256'][:16]}"
+    way_out = "; restore that one, or start anew with another run=..."
+
+    def refused(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main([*arguments]) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    kept, pruned = (base / "checkpoints" / f"step_0000000{step}" for step in (7, 9))
+    kept.rename(pruned)
+    assert main([*command, "trainer.max_steps=1"]) == 0
+    assert f"{run} is finished:" in capsys.readouterr().out
+    why = f"checkpoint=7 is not in {base}; there are the steps 9"
+    assert refused("reproduce", f"run={run}") == (
+        f"error: {run} started from {then} of init={base}, which cannot be found: {why}{way_out}"
+    )
+    shutil.copytree(pruned, tmp_path / "copy")
+    shutil.rmtree(base / "checkpoints")
+    assert main([*command, "trainer.max_steps=2"]) == 0
+
+    shutil.copytree(tmp_path / "copy", kept)
+    with (kept / "MANIFEST.json").open("a") as manifest:
+        manifest.write("\n")
+    now = f"7 of {identify_checkpoint(base)[1][:16]} now"
+    for arguments in ([*command, "trainer.max_steps=2"], ["reproduce", f"run={run}"]):
+        assert refused(*arguments) == (
+            f"error: {run} started from another model than init={base} has now: {then} then, {now}{way_out}"
+        )
+    assert not (tmp_path / "run-reproduced").exists()
 
 
 LABELS = ["task=classification", "data=labels", *(f"data.{x}=x.tsv" for x in ("train", "validation", "test"))]

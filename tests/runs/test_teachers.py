@@ -109,8 +109,10 @@ def test_a_run_does_not_go_on_with_a_teacher_that_has_changed(
 
     assert main(["train", *TINY, *steps, f"run={teacher}", "trainer.max_steps=4"]) == 0
     capsys.readouterr()
-    assert main(["train", *taught, "trainer.max_steps=6"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"error: {run} was taught by other weights than objective.teachers has now: checkpoint 2 of "
-        f"{teacher} then, 4 now; start anew with another run=..."
-    )
+    for refused in (["train", *taught, "trainer.max_steps=6"], ["reproduce", f"run={run}"]):
+        assert main(refused) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"error: {run} was taught by other weights than objective.teachers has now: checkpoint 2 of "
+            f"{teacher} then, 4 now; restore that one, or start anew with another run=..."
+        )
+    assert not (tmp_path / "run-reproduced").exists()
