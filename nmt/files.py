@@ -243,10 +243,15 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits; raise `OSError` when it cannot be read."""
-    found = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            found.update(block)
+        return digest_of_stream(file)
+
+
+def digest_of_stream(source: BinaryIO) -> str:
+    """Return the SHA-256 of all bytes that are left in `source`, in hexadecimal digits."""
+    found = hashlib.sha256()
+    while block := source.read(1 << 20):
+        found.update(block)
     return found.hexdigest()
 
 

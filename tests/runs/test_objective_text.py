@@ -121,6 +121,21 @@ def test_alignments_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     file.write_bytes(gzip.compress(b"0-0 1-1\n" * 10))
     assert cli.main(command) == 0
 
+    run, longer = tmp_path / "run", [*command, "trainer.max_steps=3"]
+    file.write_text("0-0 1-1\n" * 9 + "0-1 1-0\n")
+    capsys.readouterr()
+    for refused in (longer, ["reproduce", f"run={run}"]):
+        assert cli.main(refused) == 2
+        told = capsys.readouterr().err
+        assert f"error: objective.alignments={file} has changed since {run} began: its SHA-256 was" in told
+        assert told.endswith("; restore the file, or start anew with another run=...\n")
+    assert not (tmp_path / "run-reproduced").exists()
+    file.write_text("0-0 1-1\n" * 10)  # the same links, no longer compressed
+    assert cli.main(longer) == 0
+    (run / "alignments.json").unlink()  # as in a run of an earlier version
+    file.write_text("0-0\n" * 10)
+    assert cli.main([*command, "trainer.max_steps=4"]) == 0
+
 
 @pytest.mark.parametrize(
     "settings",
