@@ -259,14 +259,19 @@ class RunDirectory:
             UserError: a run with checkpoints has a copy of other pairs.
         """
         trained = bool(self.checkpoints.steps())
-        kept = self.kept_text(split, data) if trained else None  # else it may be of a start that failed
+        if trained:  # else the copy may be of a start that failed
+            self.require_same_text(split, text, data)
+        if not trained or self.kept_text(split, data) != text:
+            self.keep_set("", split, text, data)
+
+    def require_same_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
+        """Raise `UserError` when there is a copy of an evaluation split, and it is of other pairs."""
+        kept = self.kept_text(split, data)
         if kept is not None and (kept.src, kept.tgt) != (text.src, text.tgt):
             raise UserError(
                 f"the {split.value} data of {self.path} has changed since the run began; "
                 f"restore it, or start anew with another {self.key}=..."
             )
-        if kept != text:
-            self.keep_set("", split, text, data)
 
     def keep_set(self, name: str, split: Split, text: ParallelText, data: DataConfig) -> None:
         """Replace the copy of a split of the corpus `name` of `sets`; an empty name: of the data."""

@@ -33,8 +33,7 @@ class _StoredData:
 
     def keep_text(self, split: Split, text: ParallelText, data: DataConfig) -> None:
         """Raise `UserError` when the pairs differ from the copy in the run."""
-        if self.run.kept_text(split, data) is not None:
-            self.run.keep_text(split, text, data)
+        self.run.require_same_text(split, text, data)
 
     def require_same_data(self, text: TrainingText) -> None:
         """Raise `UserError` when the training pairs differ from those of the run, by their hash."""

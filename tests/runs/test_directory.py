@@ -13,6 +13,7 @@ import torch
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import load_config
+from nmt.data.pairs import ParallelText, Split
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
 from nmt.files import read_json, write_json
@@ -121,6 +122,20 @@ def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> N
         draft.touch()
     run.claim(config())
     assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, True]
+
+
+def test_pairs_are_compared_with_a_copy_where_no_checkpoint_is_left(tmp_path: Path) -> None:
+    run, data = RunDirectory(tmp_path / "run"), config().data
+    run.claim(config())
+    pairs, others = ParallelText(["a"], ["b"]), ParallelText(["a"], ["c"])
+    run.require_same_text(Split.test, pairs, data)  # there is no copy
+    run.keep_text(Split.test, pairs, data)
+    run.require_same_text(Split.test, pairs, data)
+    with pytest.raises(UserError, match=r"the test data of .* has changed since the run began"):
+        run.require_same_text(Split.test, others, data)
+    assert run.kept_text(Split.test, data) == pairs
+    run.keep_text(Split.test, others, data)  # of a start that has not trained anything
+    assert run.kept_text(Split.test, data) == others
 
 
 def test_the_number_format_of_a_training_on_cpu_is_known(
