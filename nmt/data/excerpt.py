@@ -1,7 +1,6 @@
 """The first pairs of each split as files of their own, for a look at a training that takes no time.
 
-Whatever the source is, the excerpt is plain text: tags that the source puts in front of lines are part of it,
-and training pairs are repaired.
+Whatever the source is, the excerpt is plain text, whose training pairs are repaired.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from nmt.data.pairs import DataConfig, PairStream, Split
 from nmt.files import write_lines
 
 NOT_TAKEN = ("name", "streaming", "fixers", "key_prefix")
+SIDES = ("name", "src", "tgt", "src_column", "tgt_column", "documents")
+"""Keys of a corpus in plain text besides the places of its splits."""
 LOOKED_AT = 500
 """Pairs of a split to score among which the shortest are chosen."""
 Pair = tuple[str, str]
@@ -40,22 +41,52 @@ class Excerpt(NamedTuple):
 def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int) -> Excerpt:
     """Write the first `most_pairs` training pairs and the `most_scored` shortest pairs of the other splits.
 
-    The other splits are validation and the one that `scored_split` names; of several training corpora, each
-    gives as many pairs.
+    The other splits are validation and the one that `scored_split` names. Several corpora give as many pairs
+    each, and stay several; a mixture has no stages.
 
     Raises:
         UserError: a split cannot be read.
     """
-    streams = list(sources.training_streams(cfg).values())
-    heads = [list(itertools.islice(_pairs(stream), most_pairs // len(streams) + 1)) for stream in streams]
-    is_whole = all(len(head) <= most_pairs // len(streams) for head in heads)
-    pairs = [pair for head in heads for pair in head[: most_pairs // len(streams)]]
-    _write(folder / "train", pairs)
-    for split in {Split.validation, cfg.scored_split} - {Split.train}:
-        read = itertools.chain.from_iterable(map(_pairs, sources.streams(cfg, split).values()))
-        first = list(itertools.islice(read, LOOKED_AT))
+    splits = {Split.validation, cfg.scored_split} - {Split.train}
+    if not isinstance(cfg, sources.MixtureData):
+        return _of_corpus(cfg, folder, splits, most_pairs, most_scored)
+    corpora, found = dict[str, dict[str, Any]](), list[Excerpt]()
+    parts, scored = cfg.parts(Split.train), {split: cfg.parts(split) for split in splits}
+    for number, (name, part) in enumerate(parts.items()):
+        own = {split for split, of_split in scored.items() if name in of_split}
+        most = max(1, most_scored // max(map(len, scored.values()), default=1))
+        place = folder / f"corpus_{number}"
+        place.mkdir()
+        found.append(_of_corpus(part, place, own, most_pairs // len(parts), most))
+        kept = {key: cfg.corpora[name][key] for key in sources.MIXED if key in cfg.corpora[name]}
+        read = {key: getattr(found[-1].data, key) for key in (*SIDES, *(split.value for split in Split))}
+        corpora[name] = kept | {key: value for key, value in read.items() if value is not None}
+        corpora[name] |= {"fixers": [], "filters": found[-1].data.filters}
+    filters, left_out = _for_few(cfg)
+    data = dataclasses.replace(
+        cfg,
+        corpora=corpora,
+        scored=list(dict.fromkeys(name for of_split in scored.values() for name in of_split)),
+        filters=filters,
+        fixers=[],
+        stages=[],
+        streaming=False,
+    )
+    left_out += [name for one in found for name in one.left_out]
+    whole = all(one.is_whole for one in found)
+    return Excerpt(data, sum(one.num_pairs for one in found), whole, list(dict.fromkeys(left_out)))
+
+
+def _of_corpus(
+    cfg: DataConfig, folder: Path, splits: Iterable[Split], most_pairs: int, most_scored: int
+) -> Excerpt:
+    """Write the excerpt of one corpus, with `splits` besides its training pairs."""
+    head = list(itertools.islice(_pairs(sources.stream(cfg, Split.train)), most_pairs + 1))
+    _write(folder / "train", head[:most_pairs])
+    for split in splits:
+        first = list(itertools.islice(_pairs(sources.stream(cfg, split)), LOOKED_AT))
         found = [pair for pair in first if all(map(str.strip, pair))] or first
-        found = found if cfg.has_source else list(itertools.islice(_pairs(sources.stream(cfg, split)), 200))
+        found = found if cfg.has_source else first[:200]
         scored = sorted(found, key=lambda pair: len(pair[0] + pair[1]))[:most_scored]
         _write(folder / split.value, scored if cfg.has_source else found)
     names = {
@@ -63,10 +94,16 @@ def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int)
         for split in Split
         if (folder / f"{split.value}.tgt").exists()
     }
+    filters, left_out = _for_few(cfg)
+    data = dataclasses.replace(_config(cfg, names), filters=filters)
+    return Excerpt(data, len(head[:most_pairs]), len(head) <= most_pairs, left_out)
+
+
+def _for_few(cfg: DataConfig) -> tuple[list[Any], list[str]]:
+    """Return the filters of a corpus that go with a part of it, and the names of the others."""
     rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
-    left_out = [row.name for row in rows if row.counts_pairs]
     kept = [entry for entry, row in zip(cfg.filters, rows, strict=True) if not row.counts_pairs]
-    return Excerpt(dataclasses.replace(_config(cfg, names), filters=kept), len(pairs), is_whole, left_out)
+    return kept, [row.name for row in rows if row.counts_pairs]
 
 
 def _pairs(stream: PairStream) -> Iterator[Pair]:

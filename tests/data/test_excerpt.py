@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from nmt.data import sources
 from nmt.data.bundled_data import DemoData
@@ -34,11 +35,28 @@ def test_all_pairs_of_a_small_corpus(tmp_path: Path) -> None:
 
 
 def test_a_mixture_gives_as_many_pairs_of_each_corpus_with_their_tags(tmp_path: Path) -> None:
-    corpora = {"a": {"name": "demo"}, "b": {"name": "demo", "src": "de", "tgt": "en"}}
-    cfg = MixtureData(src="en", tgt="de", corpora=corpora, target_tags=True, fixers=["spaces"])
+    corpora: dict[str, dict[str, Any]] = {
+        "a": {
+            "name": "demo",
+            "tag": "bt",
+            "filters": ["duplicates", {"name": "scores", "file": "x", "min": 1}],
+        },
+        "b": {"name": "demo", "src": "de", "tgt": "en", "domain": "med"},
+    }
+    keys: dict[str, Any] = {"target_tags": True, "fixers": ["spaces"], "scored": ["b"]}
+    keys["stages"] = [{"until": 9, "weights": {"a": 1}}, {"weights": {"b": 1}}]
+    cfg = MixtureData(src="en", tgt="de", corpora=corpora, **keys)
     found = excerpt(cfg, tmp_path, most_pairs=20, most_scored=2)
-    train = sources.load(found.data, Split.train)
-    assert [line[:5] for line in train.src] == ["<2de>"] * 10 + ["<2en>"] * 10
+    assert (found.num_pairs, found.is_whole, found.left_out) == (20, False, ["scores"])
+    ours, theirs = (sources.training_streams(data) for data in (found.data, cfg))
+    for name, stream in ours.items():
+        assert stream.read().src == next(iter(theirs[name].chunks())).src[:10]
+    assert (found.data.tags, found.data.domains) == (cfg.tags, cfg.domains)
+    assert [[row["name"] for row in part.filters] for part in found.data.parts(Split.train).values()] == [
+        ["duplicates"],
+        [],
+    ]
+    assert {*found.data.parts(Split.validation)} == {*found.data.parts(Split.test)} == {"b"}
     assert found.data.fixers == []  # the pairs are repaired already
 
 

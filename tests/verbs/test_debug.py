@@ -57,6 +57,13 @@ def test_smoke_does_everything_and_keeps_nothing(
     assert files(folder) == []
 
 
+def test_a_mixture_is_tried_with_the_tags_of_its_languages(capsys: pytest.CaptureFixture[str]) -> None:
+    corpora = "{a: {name: toy, src: en, tgt: fr}, b: {name: toy, src: fr, tgt: en}}"
+    mixed = ["data=mixture", "data.target_tags=true", f"data.corpora={corpora}"]
+    assert main([*TINY, *mixed, "trainer.best_metric=macro_bleu", "debug=smoke"]) == 0
+    assert "macro_bleu 0.00" in capsys.readouterr().err
+
+
 def test_smoke_of_a_schedule_that_ends_has_the_rates_of_the_training() -> None:
     (trial,) = compose(VERBS["train"], ["schedule=cosine", "trainer.max_steps=700", "metrics=[ter]"])
     cfg, _ = trial.to_training()
