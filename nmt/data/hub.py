@@ -12,8 +12,10 @@ import contextlib
 import csv
 import functools
 import hashlib
+import itertools
 import logging
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +63,8 @@ class DatasetConfig(TableConfig):
     """A local folder to read instead of the hub."""
     config: str | None = None
     """Configuration of the dataset, or a folder inside it. `{src}` and `{tgt}` stand for the languages, in
-    the order in which the dataset has them. A local folder without configurations ignores it."""
+    the order in which the dataset has them. A local folder without configurations, in which only folders
+    called data or as a split hold files, ignores it."""
     revision: str | None = None
     """Branch, tag or commit on the hub; null: main. refs/convert/parquet has the data of script datasets."""
     train_split: str | None = "train"
@@ -185,7 +188,7 @@ _OPENED: WeakValueDictionary[object, _Dataset] = WeakValueDictionary()
 
 def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
     """Open the dataset in the first of the configurations that `cfg.config` can mean."""
-    from datasets import load_dataset_builder
+    from datasets import get_dataset_config_names, load_dataset_builder
     from datasets.exceptions import DatasetNotFoundError
 
     if saved := _saved_files(cfg):
@@ -197,6 +200,8 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
         )
         try:
             builder = opened()
+            if cfg.config and not choice and (names := _configurations(cfg, builder)):
+                raise _no_config(cfg, names)
             if cfg.path and cfg.has_documents and not cfg.document_columns:
                 _require_no_blank_rows(cfg, builder)
             if not hasattr(builder.config, "keep_default_na"):
@@ -211,7 +216,11 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
             raise
         except (ValueError, FileNotFoundError) as error:
             failure = error
-    raise _no_config(cfg, failure) from failure
+    try:
+        names = get_dataset_config_names(cfg.where, revision=cfg.revision)
+    except (ValueError, FileNotFoundError) as error:
+        raise failure or error from failure  # the folder is to blame
+    raise _no_config(cfg, names) from failure
 
 
 def _files_of(builder: DatasetBuilder) -> list[Path]:
@@ -307,30 +316,43 @@ def _saved_files(cfg: DatasetConfig) -> dict[str, list[str]]:
 
 
 def _config_choices(cfg: DatasetConfig) -> Iterator[dict[str, str]]:
-    """Yield arguments that select a configuration by its name or its folder, languages in either order."""
-    if cfg.config is None:
+    """Yield arguments that select a configuration by its name or its folder, languages in either order.
+
+    Those that select none are the last for a local folder, which perhaps has no configurations.
+    """
+    if cfg.config is not None:
+        pairs = ((cfg.src, cfg.tgt), (cfg.tgt, cfg.src))
+        names = dict.fromkeys(cfg.config.replace("{src}", a).replace("{tgt}", b) for a, b in pairs)
+        yield from ({"name": name} for name in names)
+        yield from ({"data_dir": name} for name in names)
+    if cfg.config is None or cfg.path:
         yield {}
-        return
-    pairs = ((cfg.src, cfg.tgt), (cfg.tgt, cfg.src))
-    names = dict.fromkeys(cfg.config.replace("{src}", a).replace("{tgt}", b) for a, b in pairs)
-    yield from ({"name": name} for name in names)
-    yield from ({"data_dir": name} for name in names)
-    if cfg.path:
-        yield {}
 
 
-def _no_config(cfg: DatasetConfig, failure: Exception | None) -> Exception:
-    """Return the error that no configuration could be opened; `failure` where the folder is to blame."""
-    from datasets import get_dataset_config_names
+def _configurations(cfg: DatasetConfig, builder: DatasetBuilder) -> list[str]:
+    """Return the configurations of a local folder: those that it declares, or else folders inside of it.
 
-    try:
-        names = sorted(get_dataset_config_names(cfg.where, revision=cfg.revision))
-    except (ValueError, FileNotFoundError) as error:
-        return failure or error
+    A folder that is called data, or as a split, is none.
+    """
+    from datasets.data_files import SPLIT_KEYWORDS
+
+    if [*builder.builder_configs] != ["default"]:
+        return [*builder.builder_configs]
+    common = {"", "data", *itertools.chain.from_iterable(SPLIT_KEYWORDS.values())}
+    root, found = Path(cfg.where).resolve(), set[str]()
+    for parents in (file.relative_to(root).parent.parts for file in _files_of(builder)):
+        place = parents[: 2 if parents[:1] == ("data",) else 1]
+        if common.isdisjoint(re.split("[-._ 0-9]", "".join(place[-1:]))):
+            found.add("/".join(place))
+    return [*found]
+
+
+def _no_config(cfg: DatasetConfig, names: Sequence[str]) -> UserError:
+    """Return the error that the configuration is none of those there are."""
     wanted = next((choice["name"] for choice in _config_choices(cfg) if choice), "")
     key = f"{cfg.key_prefix}.config"
     problem = f"{key}={cfg.config} is no configuration" if cfg.config else f"{key} must be set"
-    return UserError(f"{problem}; {cfg.where} has {', '.join(names)}{suggest(wanted, names)}")
+    return UserError(f"{problem}; {cfg.where} has {', '.join(sorted(names))}{suggest(wanted, sorted(names))}")
 
 
 def _open_split(

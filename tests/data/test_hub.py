@@ -246,20 +246,30 @@ def test_a_configuration_must_exist(two_configs: Path) -> None:
     cfg = HubData(path=str(two_configs), config="de-eng")
     assert error_of(cfg) == f"data.config=de-eng is no configuration; {where}; did you mean 'de-en'?"
     assert error_of(HubData(path=str(two_configs))) == f"data.config must be set; {where}"
+    card = two_configs / "README.md"
+    card.write_text(card.read_text().replace("config_name: de-en\n", "config_name: de-en\n  default: true\n"))
+    assert error_of(cfg) == f"data.config=de-eng is no configuration; {where}; did you mean 'de-en'?"
+    assert len(hub.stream(HubData(path=str(two_configs)), Split.test).read()) == 1
 
 
-def test_a_configuration_may_be_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parent", ["", "data/"])
+def test_a_configuration_may_be_a_folder(tmp_path: Path, parent: str) -> None:
     """The layout of refs/convert/parquet, where nothing declares the configurations."""
-    for config in ("x-en-de", "x-de-en"):
+    for config in (f"{parent}x-en-de", f"{parent}x-de-en"):
         write_parquet(
-            tmp_path / config / "train" / "0000.parquet", [{"translation": {"en": config, "de": "b"}}]
+            tmp_path / config / "train" / "0000.parquet", [{"translation": {"en": config[-7:], "de": "b"}}]
         )
-    cfg = HubData(path=str(tmp_path), config="x-{src}-{tgt}")
+    cfg = HubData(path=str(tmp_path), config=f"{parent}x-{{src}}-{{tgt}}")
     assert hub.stream(cfg, Split.train).read() == ParallelText(["x-en-de"], ["b"])
+    cfg = HubData(path=str(tmp_path), tgt="fr", tgt_column="de", config="{src}-{tgt}")
+    assert error_of(cfg).startswith(
+        f"data.config={{src}}-{{tgt}} is no configuration; {tmp_path} has {parent}x-de-en, {parent}x-en-de"
+    )
 
 
-def test_a_folder_without_configurations_ignores_the_key(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "train.jsonl", {"translation": PAIR})
+@pytest.mark.parametrize("name", ["train.jsonl", "data/train.jsonl", "train/0000.jsonl"])
+def test_a_folder_without_configurations_ignores_the_key(tmp_path: Path, name: str) -> None:
+    write_jsonl(tmp_path / name, {"translation": PAIR})
     assert len(hub.stream(HubData(path=str(tmp_path), config="{src}-{tgt}"), Split.train).read()) == 1
 
 
