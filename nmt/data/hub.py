@@ -126,7 +126,7 @@ def _opened(cfg: DatasetConfig) -> _Dataset:
         kind = "a file; data=files reads files" if Path(cfg.where).exists() else "not there"
         raise UserError(f"{cfg.key_prefix}.path={cfg.path} must be a folder with a dataset, but is {kind}")
     version = stamp_of_folder(cfg) if cfg.path else ""
-    what = cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt, cfg.has_documents, cfg.document_columns
+    what = cfg.where, cfg.config, cfg.revision, cfg.src, cfg.tgt, _ends_by_rows(cfg)
     return _OPENED.setdefault((version, *what), _Dataset(cfg))
 
 
@@ -202,7 +202,7 @@ def _open_dataset(cfg: DatasetConfig, cache: str | None) -> DatasetBuilder:
             builder = opened()
             if cfg.config and not choice and (names := _configurations(cfg, builder)):
                 raise _no_config(cfg, names)
-            if cfg.path and cfg.has_documents and not cfg.document_columns:
+            if cfg.path and _ends_by_rows(cfg):
                 _require_no_blank_rows(cfg, builder)
             if not hasattr(builder.config, "keep_default_na"):
                 return builder
@@ -227,6 +227,11 @@ def _files_of(builder: DatasetBuilder) -> list[Path]:
     """Return the files on disk that a dataset is read from."""
     files = {str(file) for files in (builder.config.data_files or {}).values() for file in files}
     return sorted(Path(file) for file in files if Path(file).is_file())
+
+
+def _ends_by_rows(cfg: DatasetConfig) -> bool:
+    """Return whether blank rows alone tell where documents end."""
+    return cfg.has_documents and not cfg.document_columns
 
 
 def _require_no_blank_rows(cfg: DatasetConfig, builder: DatasetBuilder) -> None:

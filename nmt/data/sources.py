@@ -457,6 +457,8 @@ def ends_of_documents(cfg: DataConfig) -> list[int]:
     if not isinstance(cfg, ColumnsConfig) or not cfg.has_documents:
         return []
     plain = dataclasses.replace(cfg, document_column=None, weights=None)
+    if isinstance(cfg, DatasetConfig) and cfg.document_column:  # which may have blank lines between rows
+        plain = dataclasses.replace(plain, documents=False)
     lines = [SOURCES[cfg.name][1](one, Split.train) for one in plain.each(Split.train)]
     ends, read = list[int](), 0
     for chunk in repaired(joined_streams(lines), cfg, Split.train).chunks():

@@ -363,6 +363,19 @@ def test_scores_beside_blank_rows_of_a_dataset_are_no_scores(tmp_path: Path) -> 
     assert pairs(scanned(cfg, tmp_path / "cache")) == ["a\tx", "b <brk> c\tz"]
 
 
+def test_scores_of_a_dataset_whose_documents_a_column_tells_apart(tmp_path: Path) -> None:
+    """A blank line is no row there, neither of the pairs nor of the scores."""
+    rows = [
+        {"en": en, "de": en, "doc": doc, "laser": score}
+        for en, doc, score in zip("abc", "112", (1, 0, 1), strict=True)
+    ]
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "train.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
+    row = {"name": "scores", "column": "laser", "min": 0.5}
+    cfg = HubData(path=str(tmp_path / "corpus"), context=1, document_column="doc", filters=[row])
+    assert pairs(scanned(cfg, tmp_path / "cache")) == ["a\ta", "c\tc"]
+
+
 def test_a_column_that_has_no_scores_is_refused(tmp_path: Path) -> None:
     row = {"name": "scores", "column": "laser", "min": 0}
     cfg = dataset(tmp_path / "corpus", [1.0, None], filters=[row])
