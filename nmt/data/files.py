@@ -177,7 +177,7 @@ def _stream_one(cfg: FilesData, split: Split) -> PairStream:
         raise UserError(f"{key}: {src} is both the source and the target; name two different files")
     if cfg.weights is not None:
         return _weighed(src, tgt, cfg.weights, cfg, key)
-    return PairStream(lambda: stamp_of_files([src, tgt]), lambda: _parallel_chunks(src, tgt, key))
+    return PairStream(lambda: stamp_of_files([src, tgt], cfg.name), lambda: _parallel_chunks(src, tgt, key))
 
 
 def _weighed(src: Path, tgt: Path, place: str, cfg: FilesData, key: str) -> PairStream:
@@ -231,7 +231,7 @@ def stream_table(cfg: TableConfig, split: Split) -> PairStream | None:
     }
     rows, file = readers[_kind(place)], file_of(place, key)
     return PairStream(
-        lambda: stamp_of_files([file], cfg.columns, *cfg.document_columns),
+        lambda: stamp_of_files([file], cfg.name, cfg.columns, *cfg.document_columns),
         lambda: _chunks(cfg, rows(file, cfg, key)),
     )
 
@@ -250,7 +250,7 @@ def stream_text(cfg: TextData, split: Split) -> PairStream:
         for tgt in chunked(_within(lines, _ranges(files, cfg, held_out)) if shared else lines):
             yield ParallelText([""] * len(tgt), tgt)
 
-    return PairStream(lambda: stamp_of_files(files, *options), chunks)
+    return PairStream(lambda: stamp_of_files(files, cfg.name, *options), chunks)
 
 
 def _uncut(file: Path, key: str) -> Iterator[str]:

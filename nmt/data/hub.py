@@ -103,7 +103,7 @@ def stream(cfg: DatasetConfig, split: Split) -> PairStream:
 
     def stamp() -> str:
         version = stamp_of_folder(cfg) if cfg.path else opened.version()
-        place = cfg.config, cfg.src, cfg.tgt, cfg.place(split)
+        place = cfg.name, cfg.config, cfg.src, cfg.tgt, cfg.place(split)
         facts = (FORMAT_VERSION, version, *place, cfg.columns, *cfg.document_columns)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 

@@ -66,7 +66,7 @@ def stream(cfg: TestsetData, split: Split) -> PairStream:
         for pairs in chunked(zip(*sides, strict=True)):
             yield ParallelText([src for src, _ in pairs], [tgt for _, tgt in pairs])
 
-    return PairStream(lambda: stamp_of_files([src, tgt]), chunks)
+    return PairStream(lambda: stamp_of_files([src, tgt], cfg.name), chunks)
 
 
 def _files(cfg: TestsetData, split: Split) -> list[Path]:

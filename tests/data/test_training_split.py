@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from nmt.data.bundled_data import DemoData
-from nmt.data.files import FilesData
+from nmt.data.files import FilesData, TextData
 from nmt.data.filtering import Chain, chains
 from nmt.data.filters import FilterReport, all_lines, filter_pairs
 from nmt.data.pair_filters import Context
 from nmt.data.pairs import PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import MixtureData, stream, training_streams
+from nmt.data.hub import HubData
+from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (
     CorpusText,
@@ -153,6 +155,26 @@ def test_an_evaluation_split_comes_from_the_cache(tmp_path: Path) -> None:
 def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
     cfg = FilesData(train=str(tmp_path / "train.tsv"))
     counts = []
+def test_kinds_of_sources_share_nothing_in_the_cache(tmp_path: Path) -> None:
+    for side in ("en", "de"):
+        (tmp_path / f"a.{side}").write_text(f"{side}\n")
+    table = tmp_path / "a.jsonl"
+    table.write_text('{"text": "a\\tb", "label": " x "}\n')
+    texts = [f"{tmp_path}/a.en", f"{tmp_path}/a.de"]
+    named: dict[str, Any] = {"src": "text", "tgt": "label"}
+    for cfg in (
+        TextData(validation=texts),
+        FilesData(validation=f"{tmp_path}/a"),
+        LabelsData(validation=str(table)),
+        FilesData(validation=str(table), **named),
+    ):
+        source = stream(cfg, Split.validation)
+        assert evaluation_split(source, tmp_path / "cache") == source.read()
+    folder = str(tmp_path)
+    of_folder = [HubLabelsData(path=folder), HubData(path=folder, **named)]
+    assert len({stream(cfg, Split.train).stamp() for cfg in of_folder}) == 2
+
+
     for rows in (2, 3):
         (tmp_path / "train.tsv").write_text("en\tde\n" + "a dog\tein Hund\n" * rows, encoding="utf-8")
         counts.append(len(scan(stream(cfg, Split.train), cfg, filter_pairs, chain(), tmp_path / "cache")))
