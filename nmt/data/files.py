@@ -360,7 +360,7 @@ def _csv_rows(path: Path, cfg: TableConfig, key: str) -> Iterator[Row]:
         first = 1
         try:
             for row in reader:
-                yield reader.line_num, list(map(one_line, row))
+                yield first, list(map(one_line, row))
                 first = reader.line_num + 1
         except csv.Error as error:
             last = reader.line_num

@@ -516,6 +516,12 @@ def test_a_quote_that_is_not_closed_is_told_where_its_row_begins(tmp_path: Path)
     assert error_of(FilesData(train=str(path))) == expected
 
 
+def test_a_row_of_csv_is_told_by_its_first_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", 'en,de\n"a\nb",c\n"d\n\ne"\n')
+    expected = f"data.train: {path}:4: the number of columns is 1, but that of line 1 is 2; mend the line or"
+    assert error_of(FilesData(train=str(path))).startswith(expected)
+
+
 def test_a_field_of_csv_may_be_as_long_as_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(f'en,de\n"{"a" * 140_000}",b\nc,d\n')
     found = stream(FilesData(train=str(tmp_path / "train.csv")), Split.train).read()
