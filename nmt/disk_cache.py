@@ -79,6 +79,17 @@ def write_entry(entry: Path, fill: Callable[[Path], Metadata | None]) -> bool:
     return True
 
 
+def can_be_written() -> bool:
+    """Return whether the cache can be written: whether there is permission, and space for a small file."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with temporary_folder(cache_dir()) as draft:
+            (draft / "entry.json").write_text("{}")
+    except OSError:
+        return False
+    return True
+
+
 def _measure(path: Path) -> list[int]:
     """Return the size of a file, and the CRC-32 of all of it or of some blocks."""
     size, checksum = path.stat().st_size, 0

@@ -14,7 +14,7 @@ from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
 from nmt.data.filtered_files import files_of
 from nmt.data.workers import several_processes
-from nmt.disk_cache import cache_dir, entry_name, write_entry
+from nmt.disk_cache import cache_dir, can_be_written
 from nmt.errors import Log, UserError
 from nmt.files import path_of
 from nmt.runs.directory import RunDirectory
@@ -54,7 +54,7 @@ def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log, filtered: 
     Raises:
         UserError: the data cannot be read, or the cache cannot be written.
     """
-    if not write_entry(cache_dir() / entry_name("writable"), lambda draft: {}):
+    if not can_be_written():
         raise UserError(f"the cache {cache_dir()} cannot be written; set NMT_CACHE to a folder that can be")
     if cfg.runtime.threads:
         torch.set_num_threads(cfg.runtime.threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def test_what_cannot_be_prepared_is_said(
     assert "segments the pairs anew for each epoch, during the training" in capsys.readouterr().err
     assert main(["prepare", *data, "data.augment=[typos]"]) == 0
     assert "data.augment modifies the pairs anew for each epoch" in capsys.readouterr().err
+    make, cache = tempfile.mkdtemp, Path(os.environ["NMT_CACHE"])
+
+    def denied(prefix: str, dir: Path) -> str:
+        if dir == cache:
+            raise PermissionError(13, "Permission denied")
+        return make(prefix=prefix, dir=dir)
+
+    with monkeypatch.context() as foreign:
+        foreign.setattr(tempfile, "mkdtemp", denied)
+        assert main(["prepare", *data]) == 2
+    told = f"error: the cache {cache} cannot be written; set NMT_CACHE to a folder that can be\n"
+    assert capsys.readouterr().err.endswith(f"words)\n{told}")  # before the data is prepared
     Path("file").write_text("")
     monkeypatch.setenv("NMT_CACHE", str(Path("file").absolute()))
     assert main(["prepare", *data]) == 2
