@@ -54,9 +54,17 @@ class FilteredFiles:
         return self.folder / EXAMPLES
 
     def write(
-        self, source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain, cache: Path
+        self,
+        source: PairStream,
+        own: PairStream,
+        cfg: DataConfig,
+        pair_filter: Filter,
+        chain: Chain,
+        cache: Path,
     ) -> str:
         """Write what the limits and the filters of a chain keep and drop; return how much that was.
+
+        `own` has the pairs of `source` with the weights of the corpus alone.
 
         Raises:
             UserError: the corpus cannot be read or filtered, or a file cannot be written.
@@ -64,7 +72,7 @@ class FilteredFiles:
         """
         dropped_by = filtered(source, cfg, pair_filter, chain, cache).dropped_by if chain else None
         table = _Table(cfg, pair_filter, chain, cache)
-        blocks = blocks_of(source, cfg, pair_filter, chain, dropped_by)
+        blocks = blocks_of(own, cfg, pair_filter, chain, dropped_by)
         num_kept = num_dropped = 0
         with ExitStack() as stack:
             paths = *self.kept, self.dropped

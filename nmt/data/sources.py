@@ -470,10 +470,13 @@ def ends_of_documents(cfg: DataConfig) -> list[int]:
     return ends
 
 
-def training_streams(cfg: DataConfig) -> dict[str, PairStream]:
-    """Return the pairs of each corpus to train on, by name; their sources tell the origin, too."""
+def training_streams(cfg: DataConfig, *, weighted: bool = True) -> dict[str, PairStream]:
+    """Return the pairs of each corpus to train on, by name; their sources tell the origin, too.
+
+    Pairs that are not `weighted` have the weights of the corpus alone, without its factor in the mixture.
+    """
     found = _streams(cfg, Split.train, cfg.origin_tags)
-    factors = cfg.loss_weights
+    factors = cfg.loss_weights if weighted else {}
     return {name: mixture.weighted_stream(source, factors.get(name, 1.0)) for name, source in found.items()}
 
 

@@ -368,7 +368,8 @@ def training_text(
             log(f"{named[name]}: {line}")
         if filtered_to is not None:
             files = files_of(cfg, filtered_to)[name]
-            log(f"{named[name]}: {files.write(streams[name], cfg, pair_filter, filters[name], cache_dir())}")
+            both = streams[name], sources.training_streams(cfg, weighted=False)[name]
+            log(f"{named[name]}: {files.write(*both, cfg, pair_filter, filters[name], cache_dir())}")
     sizes = {name: len(part) for name, part in parts.items()}
     return TrainingText(parts, mean_shares(_logged_shares(cfg, sizes, log, max_steps)))
 

@@ -133,14 +133,15 @@ def test_what_is_kept_and_dropped_is_written(
 def test_each_corpus_of_a_mixture_has_files_of_its_own(
     corpus: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(["prepare", *MIXTURE, "data.target_tags=true", "tokenizer=char", "prepare.filtered=clean"]) == 0
-    )
+    Path("w").write_text("0.1\n" * 60)
+    more = "data.target_tags=true", "data.corpora.two.weights=w", "data.corpora.two.loss_weight=3"
+    assert main(["prepare", *MIXTURE, *more, "tokenizer=char", "prepare.filtered=clean"]) == 0
     found = {name: Path("clean", name, "kept.en").read_text().splitlines() for name in ("one", "two")}
     assert {name: (len(lines), lines[0]) for name, lines in found.items()} == {
         "one": (55, "a  c0"),
         "two": (38, "a  c0"),
     }
+    assert Path("clean/two/kept.weights").read_text() == "0.1\n" * 38  # of the corpus, not of the mixture
     assert len(Path("clean/two/dropped.tsv").read_text().splitlines()) == 1 + 22
 
 
