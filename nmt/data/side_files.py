@@ -65,7 +65,8 @@ def files_of_sides(place: str, key: str, sides: tuple[str, str], keys: Sequence[
 def places_of(place: str, key: str, sides: tuple[str, ...] = ()) -> list[str]:
     """Return the paths that one with `*`, `?` or `[...]` means, in the order of their names; others alone.
 
-    With `sides`, files of plain text have their names behind the path, or for `{lang}`.
+    The forms of a file that it names, plain and compressed, are one. With `sides`, files of plain text have
+    their names behind the path, or for `{lang}`.
 
     Raises:
         UserError: no file is named so.
@@ -75,15 +76,15 @@ def places_of(place: str, key: str, sides: tuple[str, ...] = ()) -> list[str]:
     if not WILDCARD.search(place) or any(map(_there, names.values())):
         return [place]
     ends = ["", *(kind.suffix for kind in COMPRESSIONS)]
-    found = {
-        without_suffix(_with_language(file.removesuffix(end), pattern, side))  # which a pattern may end with
-        for side, name in names.items()
-        for end in ends
-        for file in glob.glob(name + end)
-    }
-    if not found:
+    forms = dict[str, set[str]]()
+    for side, name in names.items():
+        for end in ends:
+            for file in glob.glob(name + end):
+                found = _with_language(file.removesuffix(end), pattern, side)
+                forms.setdefault(without_suffix(found), set()).add(found)
+    if not forms:
         raise UserError(f"{key}: no file is named like {' or '.join(names.values())}")
-    return sorted(found)
+    return [own.pop() if len(own) == 1 else plain for plain, own in sorted(forms.items())]
 
 
 def _with_language(file: str, pattern: str, side: str) -> str:

@@ -62,6 +62,20 @@ def test_files_are_read_in_order(folder: Path, train: Any, expected: str | None)
     assert pairs(MixtureData(corpora={"a": {"train": named}})) == (expected or "abcd")
 
 
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [("*.jsonl.gz", "f"), ("*.jsonl", "o"), ("part-*.{lang}.gz", "gh"), ("part-*", "cd")],
+)
+def test_a_pattern_of_compressed_files_means_no_others(folder: Path, train: str, expected: str) -> None:
+    """Nor two forms of one file, of which the plain one is read."""
+    (folder / "y.jsonl").write_text('{"de": "O", "en": "o"}\n')
+    (folder / "part-1.en").unlink()
+    (folder / "part-1.de.gz").unlink()
+    for side, text in (("en", "g\nh\n"), ("de", "G\nH\n")):
+        (folder / f"part-2.{side}.gz").write_bytes(gzip.compress(text.encode()))
+    assert pairs(FilesData(train=f"{folder}/{train}")) == expected
+
+
 def test_a_change_of_any_file_is_seen(folder: Path) -> None:
     cfg = FilesData(train=[f"{folder}/part-*", f"{folder}/x.tsv"], validation=f"{folder}/part-*")
     assert "".join(load(cfg, Split.validation).src) == "abcd"
