@@ -408,20 +408,27 @@ class FilterRow(NamedTuple):
     """Whether the filter judges each pair by itself, so that it can be used with data.streaming=true."""
     extra: str = ""
     """Row of `EXTRAS` with the libraries that the filter needs."""
+    libraries: tuple[str, ...] = ()
+    """What else knows characters for the filter, and answers otherwise in other versions; that of a row with
+    the key `normalise` or `unit` where this is true, or words."""
 
+
+UNICODE, NORMALISED = ("unicodedata",), ("regex", "unicodedata")
 
 FILTERS: dict[str, FilterRow] = {
-    "length": FilterRow(LengthConfig, "nmt.data.pair_filters.length"),
-    "ratio": FilterRow(RatioConfig, "nmt.data.pair_filters.ratio"),
-    "word_length": FilterRow(WordLengthConfig, "nmt.data.pair_filters.word_length"),
-    "characters": FilterRow(CharactersConfig, "nmt.data.pair_filters.characters"),
-    "script": FilterRow(ScriptConfig, "nmt.data.pair_filters.script"),
+    "length": FilterRow(LengthConfig, "nmt.data.pair_filters.length", libraries=UNICODE),
+    "ratio": FilterRow(RatioConfig, "nmt.data.pair_filters.ratio", libraries=UNICODE),
+    "word_length": FilterRow(WordLengthConfig, "nmt.data.pair_filters.word_length", libraries=UNICODE),
+    "characters": FilterRow(CharactersConfig, "nmt.data.pair_filters.characters", libraries=UNICODE),
+    "script": FilterRow(ScriptConfig, "nmt.data.pair_filters.script", libraries=UNICODE),
     "language": FilterRow(LanguageConfig, "nmt.data.pair_filters.language", extra="language"),
-    "identical": FilterRow(IdenticalConfig, "nmt.data.pair_filters.identical"),
-    "numbers": FilterRow(NumbersConfig, "nmt.data.pair_filters.numbers"),
-    "regex": FilterRow(RegexConfig, "nmt.data.pair_filters.regex"),
-    "duplicates": FilterRow(DuplicatesConfig, "nmt.data.pair_filters.duplicates", streams=False),
-    "overlap": FilterRow(OverlapConfig, "nmt.data.pair_filters.overlap"),
+    "identical": FilterRow(IdenticalConfig, "nmt.data.pair_filters.identical", libraries=NORMALISED),
+    "numbers": FilterRow(NumbersConfig, "nmt.data.pair_filters.numbers", libraries=UNICODE),
+    "regex": FilterRow(RegexConfig, "nmt.data.pair_filters.regex", libraries=("regex",)),
+    "duplicates": FilterRow(
+        DuplicatesConfig, "nmt.data.pair_filters.duplicates", streams=False, libraries=NORMALISED
+    ),
+    "overlap": FilterRow(OverlapConfig, "nmt.data.pair_filters.overlap", libraries=NORMALISED),
     "scores": FilterRow(ScoresConfig, "nmt.data.pair_filters.scores", streams=False),
     "cross_entropy": FilterRow(CrossEntropyConfig, "nmt.data.pair_filters.cross_entropy", streams=False),
     "classifier": FilterRow(ClassifierConfig, "nmt.data.pair_filters.classifier", streams=False),

@@ -13,8 +13,10 @@ import dataclasses
 import functools
 import hashlib
 import shutil
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,7 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.filter_table import FILTERS, DuplicatesConfig, FilterConfig, ModelFilterConfig
+from nmt import extras
+from nmt.data.filter_table import FILTERS, DuplicatesConfig, FilterConfig, ModelFilterConfig, Unit
 from nmt.data.filters import FilterReport
 from nmt.data.pair_filters import Context, Mask, NumberedText, PairFilter, Values, earlier_streams
 from nmt.data.pairs import stamp_of_files
@@ -70,7 +73,7 @@ def depends_on(row: FilterConfig, context: Context, *, only_values: bool = False
     """Return all that the choices of a filter depend on but the pairs, or its values alone.
 
     Raises:
-        UserError: a model is not there.
+        UserError: a model or a library is not there.
     """
     left_out = {"key_prefix", *(row.thresholds if only_values else ())}
     named = {one.name: getattr(row, one.name) for one in dataclasses.fields(row)}
@@ -78,7 +81,7 @@ def depends_on(row: FilterConfig, context: Context, *, only_values: bool = False
         context.languages,
         {key: value for key, value in named.items() if key not in left_out},
     ]
-    found.append(stamp_of_files(row.files.values()))
+    found += [stamp_of_files(row.files.values()), *versions(row)]
     if isinstance(row, ModelFilterConfig) and context.scorers:
         found.append(context.scorers.digest(row))
     if isinstance(row, DuplicatesConfig) and row.earlier and not only_values:
@@ -86,6 +89,21 @@ def depends_on(row: FilterConfig, context: Context, *, only_values: bool = False
     if row.name == "overlap":
         found += [(name, text.src, text.tgt) for name, text in context.scored_on.items()]
     return found
+
+
+def versions(row: FilterConfig) -> list[str]:
+    """Return the versions of the libraries on which the values of a filter depend.
+
+    Raises:
+        UserError: a library is not there.
+    """
+    listed = FILTERS[row.name]
+    if listed.extra:
+        extras.require(listed.extra, f"{row.key_prefix}: the filter {row.name}")
+    found = list(extras.EXTRAS[listed.extra].distributions) if listed.extra else []
+    if getattr(row, "normalise", True) and getattr(row, "unit", Unit.words) is Unit.words:
+        found += listed.libraries
+    return [unicodedata.unidata_version if name == "unicodedata" else version(name) for name in found]
 
 
 def is_alone(row: FilterConfig) -> bool:

@@ -7,7 +7,9 @@ import functools
 import json
 import math
 import multiprocessing
+import unicodedata
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import pytest
 
 from nmt.data import filtering, measuring, pair_filters
 from nmt.data.files import FilesData
-from nmt.data.filter_table import FilterConfig
-from nmt.data.filtering import chains
+from nmt.data.filter_table import FilterConfig, parsed
+from nmt.data.filtering import Chain, chains
 from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.hub import HubData
 from nmt.data.measuring import Measurement
@@ -94,6 +96,31 @@ def test_filters_run_once_unless_something_has_changed(
     (tmp_path / "scores").write_text("1\n1\n1\n1\n1\n1\n1\n")
     with pytest.raises(TypeError):
         scanned(cfg, tmp_path / "cache")
+
+
+def test_results_are_those_of_the_versions_of_the_libraries_they_depend_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("py3langid")
+    entries = ["script", "length", "identical", "regex", "language", "duplicates"]
+    given: dict[str, Any] = {"length": {"max": 9}, "regex": {"pattern": "a"}}
+    rows = parsed("data.filters", [{"name": name, **given.get(name, {})} for name in entries])
+    rows += parsed("data.filters", [{"name": "identical", "normalise": True}])
+    rows += parsed("data.filters", [{"name": "length", "max": 9, "unit": "words"}])
+
+    def stamps() -> list[str]:
+        return [Chain((row,), Context(("en", "de"), {})).stamp() for row in rows]
+
+    def changed() -> list[int]:
+        return [i for i, stamp in enumerate(stamps()) if stamp != before[i]]
+
+    before = stamps()
+    for library, expected in {"regex": [3, 6], "py3langid": [4]}.items():
+        with monkeypatch.context() as other:
+            other.setattr(measuring, "version", lambda name, of=library: "0" if name == of else version(name))
+            assert changed() == expected
+    monkeypatch.setattr(unicodedata, "unidata_version", "0")
+    assert changed() == [0, 6, 7]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
