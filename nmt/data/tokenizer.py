@@ -43,6 +43,7 @@ from nmt.data.tokenizer_training import (
     TagSide,
     TokenizerConfig,
     TokenizerKind,
+    moses_versions,
     prepare_lines,
     punctuated,
     train_model,
@@ -184,7 +185,7 @@ class Tokenizer:
     @property
     def versions(self) -> str:
         """The versions of the libraries on which the ids of a text depend."""
-        return " ".join(dict.fromkeys([self._src.version, self._tgt.version]))
+        return " ".join(dict.fromkeys([self._src.version, self._tgt.version, *moses_versions(self.cfg)]))
 
     def tgt_ids_of(self, spellings: Sequence[str]) -> list[int]:
         """Return the target ids of pieces that are given by their spellings, `UNK_ID` for none."""

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib.metadata import version
 from typing import Any
 
 from nmt import extras
@@ -330,6 +331,19 @@ def _moses(language: str) -> Any:
 def require_moses(language: str) -> None:
     """Raise `UserError` unless the library of a value of `moses_src` or `moses_tgt` is there."""
     extras.require("moses", f"tokenizer.moses_src or moses_tgt={language}")
+
+
+def moses_versions(cfg: TokenizerConfig) -> list[str]:
+    """Return the version of sacremoses where lines go through it first, else nothing.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    language = cfg.moses_src or cfg.moses_tgt
+    if not language:
+        return []
+    require_moses(language)
+    return [f"sacremoses {version('sacremoses')}"]
 
 
 def require_kept_symbols(key: str, language: str, symbols: Sequence[str]) -> None:

@@ -39,7 +39,14 @@ from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
 from nmt.data.swapped import swapped_parts, way_out
 from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TRAINING_THREADS, Case, TokenizerConfig, prepare_lines, punctuated
+from nmt.data.tokenizer_training import (
+    TRAINING_THREADS,
+    Case,
+    TokenizerConfig,
+    moses_versions,
+    prepare_lines,
+    punctuated,
+)
 from nmt.disk_cache import Metadata, cache_dir, entry_name, open_entry, write_entry
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError
@@ -524,7 +531,8 @@ def train_tokenizer(
     if cfg.path:
         labelled = concatenated(text.samples(most, seed)) if cfg.labels else ParallelText()
         return Tokenizer.train(cfg, labelled, tags)
-    versions = FORMAT_VERSION, sentencepiece.__version__, unicodedata.unidata_version, TRAINING_THREADS
+    libraries = sentencepiece.__version__, unicodedata.unidata_version
+    versions = FORMAT_VERSION, *libraries, TRAINING_THREADS, *moses_versions(cfg)
     settings = dataclasses.replace(cfg, sampling_alpha=0.0)
     sampling_key = text.sampling_key(most, seed)
     if any(modify):

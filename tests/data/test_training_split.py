@@ -6,19 +6,22 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nmt import extras
+from nmt.data import tokenizer_training
 from nmt.data.bundled_data import DemoData
 from nmt.data.files import FilesData, TextData
 from nmt.data.filtering import Chain, chains
 from nmt.data.filters import FilterReport, all_lines, filter_pairs
+from nmt.data.hub import HubData
+from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.pair_filters import Context
 from nmt.data.pairs import PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import MixtureData, stream, training_streams
-from nmt.data.hub import HubData
-from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (
     CorpusText,
@@ -152,9 +155,6 @@ def test_an_evaluation_split_comes_from_the_cache(tmp_path: Path) -> None:
     assert source.reads == 1
 
 
-def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
-    cfg = FilesData(train=str(tmp_path / "train.tsv"))
-    counts = []
 def test_kinds_of_sources_share_nothing_in_the_cache(tmp_path: Path) -> None:
     for side in ("en", "de"):
         (tmp_path / f"a.{side}").write_text(f"{side}\n")
@@ -175,6 +175,9 @@ def test_kinds_of_sources_share_nothing_in_the_cache(tmp_path: Path) -> None:
     assert len({stream(cfg, Split.train).stamp() for cfg in of_folder}) == 2
 
 
+def test_files_that_are_written_anew_are_read_anew(tmp_path: Path) -> None:
+    cfg = FilesData(train=str(tmp_path / "train.tsv"))
+    counts = []
     for rows in (2, 3):
         (tmp_path / "train.tsv").write_text("en\tde\n" + "a dog\tein Hund\n" * rows, encoding="utf-8")
         counts.append(len(scan(stream(cfg, Split.train), cfg, filter_pairs, chain(), tmp_path / "cache")))
@@ -194,7 +197,9 @@ def test_a_large_corpus_is_sampled(tmp_path: Path) -> None:
     assert len(samples[0]) == 100
 
 
-def test_a_tokenizer_is_trained_once_for_the_same_input(tmp_path: Path) -> None:
+def test_a_tokenizer_is_trained_once_for_the_same_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = Source(corpus())
     text = TrainingText({"only": scanned(source, tmp_path)}, [1.0])
     cfg = TokenizerConfig(vocab_size=28)
@@ -213,6 +218,14 @@ def test_a_tokenizer_is_trained_once_for_the_same_input(tmp_path: Path) -> None:
     ]
     assert prints[0] == prints[1] != prints[2]
     assert source.reads == reads + 3
+    monkeypatch.setattr(extras, "find_spec", lambda module: True)
+    monkeypatch.setattr(tokenizer_training, "_moses", lambda language: SimpleNamespace(normalize=str))
+    for version, num_read in (("1", 4), ("1", 4), ("2", 5)):  # of a library on which it depends
+        monkeypatch.setattr(tokenizer_training, "version", {"sacremoses": version}.__getitem__)
+        moses = TokenizerConfig(vocab_size=28, moses_src="en")
+        made = train_tokenizer(moses, text, seed=1, cache=tmp_path, log=print)
+        assert made.versions == f"{first.versions} sacremoses {version}"
+        assert source.reads == reads + num_read
 
 
 @pytest.mark.fault(26, 31)
