@@ -84,7 +84,7 @@ def report(call: Callable[[], int], log: Log) -> int:
     except BrokenPipeError:  # the reader of the pipe is gone: `nmt translate ... | head`
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EACCES) or error.filename is None:
             raise
         name = str(error.filename)
         log(visible(f"error: {name[:80]}{'...' if len(name) > 80 else ''}: {error.strerror}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -430,6 +431,21 @@ def test_errors_are_one_readable_message(
     shown = capsys.readouterr()
     assert shown.err == f"error: {message}\n"
     assert shown.out == ""
+
+
+def test_a_folder_that_may_not_be_entered_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = Path.is_dir
+
+    def refused(path: Path) -> bool:  # as of a user who is not root
+        if path.parts[0] == "theirs":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return usual(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert main(["translate", "run=theirs/run"]) == 2
+    assert capsys.readouterr().err == "error: theirs/run: Permission denied\n"
 
 
 def test_a_word_without_a_key_gets_the_one_it_is_likely_to_mean(

@@ -27,7 +27,7 @@ from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUs
 from nmt.data import filter_table
 from nmt.data.filter_table import DuplicatesConfig
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
-from nmt.data.pairs import DataConfig, Split
+from nmt.data.pairs import DataConfig, Split, directions
 from nmt.data.sources import has_split, set_configs
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.configs import DecodingConfig
@@ -120,9 +120,18 @@ def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
 def _misfits_of_sets(cfg: TrainConfig) -> Iterator[str]:
     """Yield what sets put into sources that the training does not."""
     problems = Problems()
-    for one in set_configs(cfg.sets, cfg.data).values():
+    for name, one in set_configs(cfg.sets, cfg.data).items():
         with problems.gathered():
             one.require_known(cfg.data)
+        if cfg.task is Task.translation and one.has_labels:
+            yield f"sets.{name} has labels, and the training has translations; choose another name=... there"
+        known = cfg.data.languages
+        other = [pair for pair in one.languages if pair not in known]
+        if cfg.task is Task.translation and other and not one.has_labels:
+            yield (
+                f"sets.{name} is {directions(other)}, but the training is {directions(known)}; "
+                f"set sets.{name}.src and sets.{name}.tgt to these, or leave them out"
+            )
     yield from problems
 
 
@@ -222,10 +231,11 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
     for row in filter_table.parsed("data.filters", cfg.data.filters):
         if isinstance(row, DuplicatesConfig) and row.earlier and not cfg.data.is_mixture:
             yield f"{row.key_prefix}.earlier is for the corpora of data=mixture; leave it out"
-    if cfg.task is not Task.translation and any(
-        part.fixers for part in [cfg.data, *cfg.data.parts(Split.train).values()]
-    ):
-        yield f"data.fixers is for pairs to translate; with task={cfg.task.value} set it to []"
+    for part in [cfg.data, *cfg.data.parts(Split.train).values()] if cfg.task is not Task.translation else ():
+        if part.fixers and (part is cfg.data or not cfg.data.fixers):  # which its corpora have, too
+            key = f"{part.key_prefix}.fixers"
+            yield f"{key} is for pairs to translate; with task={cfg.task.value} set it to []"
+            break
     if cfg.task is Task.language_model and cfg.data.context:
         yield (
             f"data.context={cfg.data.context} is for task=translation: a language model reads its text in "

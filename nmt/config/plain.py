@@ -33,7 +33,16 @@ _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # `${${name}:argument}` is one, t
 
 
 Loader: Any = type("Loader", (*([yaml.CSafeLoader] if yaml.__with_libyaml__ else []), get_yaml_loader()), {})
-"""The loader of OmegaConf; with the parser in C where there is one, which is ten times as fast."""
+"""The loader of OmegaConf; with the parser in C where there is one, which is ten times as fast.
+
+Of words, true and false alone are truth values: no is Norwegian.
+"""
+_BOOL = "tag:yaml.org,2002:bool"
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rows if tag != _BOOL]
+    for first, rows in Loader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 class UserFiles(FileConfigSource):

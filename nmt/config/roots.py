@@ -416,8 +416,13 @@ def search_of_validations(cfg: RecipeConfig) -> DecodingConfig:
             f"{cfg.decoding.strategy}, with other values of its keys; "
             "that of mbr is greedy with {num_samples: 0, beam_size: 1}"
         )
-    with _about(key):
-        return search_with(cfg.decoding, given)
+    try:
+        search = search_with(cfg.decoding, given)
+        Problems(excesses(dataclasses.asdict(search), "decoding.")).refuse()
+    except UserError as error:
+        told = (re.sub(r"\bdecoding\.", f"{key}.", problem) for problem in error.problems)
+        raise UserError(*(problem if key in problem else f"{key}: {problem}" for problem in told)) from error
+    return search
 
 
 @contextlib.contextmanager
@@ -450,7 +455,8 @@ def tried_values(cfg: RecipeConfig) -> list[dict[str, Any]]:
     problems = Problems()
     for values in found:
         with problems.gathered(), _about(f"{key} (null tries nothing)"):
-            search_with(cfg.decoding, values)
+            search = search_with(cfg.decoding, values)
+            Problems(excesses(dataclasses.asdict(search), "decoding.")).refuse()
     problems.refuse()
     return found
 

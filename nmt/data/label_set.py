@@ -22,7 +22,9 @@ def label_set(chunks: Iterable[ParallelText]) -> list[str]:
     found = sorted({label for chunk in chunks for label in chunk.tgt})
     if len(found) < 2:
         named = f"one label, {found[0]!r}," if found else "no label"
-        raise UserError(f"the training texts have {named} but there must be two; check data.label_column")
+        raise UserError(
+            f"the training texts have {named} but there must be two; check the label_column of the data"
+        )
     return found
 
 

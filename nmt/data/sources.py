@@ -80,7 +80,12 @@ class MixtureData(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.corpora = {name: _weighted(name, entry) for name, entry in (self.corpora or {}).items()}
+        given: Any = self.corpora or {}
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"data.corpora must be a group of names, such as {{a: {{train: PATH}}}}, but is {given!r}"
+            )
+        self.corpora = {str(name): _weighted(str(name), entry) for name, entry in given.items()}
         self.parts(Split.train)  # refuses entries that fit no source
         weights = {name: entry["weight"] for name, entry in self.corpora.items()}
         self.stages = [dict(stage._asdict()) for stage in stages.parsed(self.stages or [], weights)]
@@ -343,7 +348,9 @@ def _part_config(
 
     Fields that the entry lacks have the `common` values; errors name `more_keys` among those of the entry.
     """
-    given = dict(entry)
+    if not isinstance(entry, Mapping):
+        raise UserError(f"{prefix} must be a group of keys, such as {{train: PATH}}, but is {entry!r}")
+    given = {str(key): value for key, value in entry.items()}
     row = given.pop("name", "hub" if given.keys() & {"dataset", "path"} else "files")
     known = [known for known, (cls, _) in SOURCES.items() if cls not in (MixtureData, NoData)]
     if row not in known:

@@ -35,10 +35,14 @@ class WeightGroup:
                 raise UserError(
                     f"unknown key {key}.{name}{suggest(str(name), known)}; there are {', '.join(known)}"
                 )
-        patterns = [entry["weights"]] if isinstance(entry["weights"], str) else list(entry["weights"])
+        weights = entry["weights"]
+        patterns = list(weights) if isinstance(weights, list | tuple) else [weights]
+        if not all(isinstance(one, str) for one in patterns):
+            raise UserError(f"{key}.weights must be a list of patterns such as encoder.*, but is {weights!r}")
         for name in ("rate", "weight_decay"):
             value = entry.get(name, 0.0)
-            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
+            is_left_out = value is None and name == "weight_decay"
+            if not is_left_out and not (isinstance(value, int | float) and 0 <= value < float("inf")):
                 raise UserError(f"{key}.{name} must be a number of at least 0, but is {value!r}")
         return cls(patterns, entry.get("rate", 1.0), entry.get("weight_decay"))
 

@@ -215,7 +215,9 @@ class Trainer:
             raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
         pairs = self._epoch.part(train_state.part)
         if self._epoch.num_parts == 1 and pairs.weights is not None and not pairs.weights.any():
-            raise UserError("the weight of each training pair is 0, so that none is learnt; see data.weights")
+            raise UserError(
+                "the weight of each training pair is 0, so that none is learnt; check the weights of the data"
+            )
         return pairs
 
     def _lacks_score(self) -> bool:

@@ -367,6 +367,10 @@ class ImportConfig:
     which tgt=... of nmt translate then names."""
 
     def __post_init__(self) -> None:
+        if MISSING in (self.src, *self.targets):  # which is told of by itself
+            return
+        if not self.src.strip():
+            raise UserError("src must be a language, but is empty")
         repeated = [tgt for tgt, count in Counter([*self.targets, self.src]).items() if count > 1]
         if not all(map(str.strip, self.targets)) or not self.targets or repeated:
             told = f", and {repeated[0]} is named twice" if repeated else ""
@@ -377,4 +381,5 @@ class ImportConfig:
     @property
     def targets(self) -> list[str]:
         """The target languages."""
-        return [str(tgt) for tgt in (self.tgt if isinstance(self.tgt, list) else [self.tgt])]
+        given = self.tgt if isinstance(self.tgt, list) else [self.tgt]
+        return ["" if tgt is None else str(tgt) for tgt in given]

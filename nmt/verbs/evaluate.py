@@ -115,6 +115,7 @@ def _parts(cfg: EvaluateConfig, opened: Run, *, named: bool) -> Iterator[Part]:
                 f"sets.{name} has no {split.value} pairs, and data.scored_split={split.value} is scored; "
                 f"give it a key {split.value}, or set data.scored_split"
             )
+        _require_languages(trained, data, f"sets.{name}")
     for sets, data, trusted in ((others, trained.data, cfg.read_corpus), (given, of_sets, True)):
         for one in scored_sets(directory, trained, set_configs(sets, data), split, named=trusted):
             yield Part(f"{split.value}-{one.name}", one.data, own.get(one.name) == one.data, one.text)
@@ -228,19 +229,22 @@ def _report_confidence(
     print(f"written     {values}")
 
 
-def _require_languages(trained: TrainConfig, data: DataConfig) -> None:
-    own = trained.data
+def _require_languages(trained: TrainConfig, data: DataConfig, key: str = "data") -> None:
+    """Raise `UserError` unless a run translates the languages of the corpus `key`, or has labels as that."""
+    own, kind = trained.data, key if key == "data" else f"{key}.name"
     if trained.task is Task.language_model and data.tgt != own.tgt:
-        raise UserError(f"the run models {own.tgt}, but data.tgt is {data.tgt}; add data.tgt={own.tgt}")
+        raise UserError(f"the run models {own.tgt}, but {key}.tgt is {data.tgt}; add {key}.tgt={own.tgt}")
     wrong = [pair for pair in data.languages if pair not in own.languages]
     if trained.task is Task.classification and not data.has_labels:
-        raise UserError(f"the run classifies texts, but data={data.name} has no labels; choose data=labels")
+        raise UserError(
+            f"the run classifies texts, but {kind}={data.name} has no labels; choose {kind}=labels"
+        )
     if trained.task is Task.translation and wrong:
         (src, tgt), known = wrong[0], " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(own.languages))
         first = own.languages[0]
         raise UserError(
             f"the run translates {known}, "
-            f"but data is {src} to {tgt}; add data.src={first[0]} data.tgt={first[1]}"
+            f"but {key} is {src} to {tgt}; add {key}.src={first[0]} {key}.tgt={first[1]}"
         )
 
 

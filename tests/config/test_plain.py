@@ -10,7 +10,7 @@ import pytest
 
 from nmt.cli import main
 from nmt.config.compose import compose
-from nmt.config.plain import UserFiles, named, read_plain
+from nmt.config.plain import UserFiles, named, parsed, read_plain
 from nmt.config.roots import TrainConfig
 from nmt.errors import UserError
 from nmt.verbs import VERBS
@@ -99,6 +99,14 @@ def test_a_choice_of_hydras_own_is_no_choice(capsys: pytest.CaptureFixture[str])
         write("mine/experiment/evil.yaml", f'{GLOBAL}defaults: ["{default}"]\n')
         assert main(["train", "-cd", "mine", "experiment=evil"]) == 2
         assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_no_is_norwegian_and_a_truth_value_where_one_is_asked_for() -> None:
+    assert parsed("tgt: no\nsrc: on\nlowercase: true\n") == {"tgt": "no", "src": "on", "lowercase": True}
+    keys = "tgt: no\ntrain: a\nvalidation: a\ntest: a\nstreaming: yes\n"
+    write("mine/data/mine.yaml", f"defaults: [base_files, _self_]\n{keys}")
+    (composed,) = compose(VERBS["train"], ["--config-dir", "mine", "data=mine"])
+    assert (composed.cfg.data.tgt, composed.cfg.data.streaming) == ("no", True)
 
 
 def test_a_choice_may_refer_to_other_keys() -> None:

@@ -393,11 +393,11 @@ def test_a_damaged_config_is_read_or_refused(
         ),
         (
             ("validation_decoding.beam_sizes=1",),
-            "validation_decoding: unknown key decoding.beam_sizes; did you mean decoding.beam_size?",
+            "unknown key validation_decoding.beam_sizes; did you mean validation_decoding.beam_size?",
         ),
         (
             ("validation_decoding={beam_size: 0}",),
-            "validation_decoding: decoding.beam_size must be at least 1, but is 0",
+            "validation_decoding.beam_size must be at least 1, but is 0",
         ),
         (
             ("decoding=mbr", "validation_decoding.strategy=beam"),
@@ -426,6 +426,29 @@ def test_a_damaged_config_is_read_or_refused(
         (
             ("tuned_decoding={min_length: [0,1,2,3,4,5,6,7,8,9], max_length_offset: [1,2,3,4,5,6,7]}",),
             "tuned_decoding has 70 combinations, and 64 are the most; leave some out",
+        ),
+        (
+            ("decoding.n_best=5", "validation_decoding={beam_size: 1}"),
+            "validation_decoding.n_best must not exceed validation_decoding.beam_size, but 5 > 1; try "
+            "validation_decoding.beam_size=5",
+        ),
+        (
+            ("validation_decoding={beam_size: 5000}",),
+            "validation_decoding.beam_size must be at most 1,000, but is 5000; the time and memory of a "
+            "search grow with it, and translations get worse with very wide beams (Koehn and Knowles 2017)",
+        ),
+        (
+            (*map(quoted, FILES), "sets={n: {src: fr, test: b}}"),
+            "sets.n is fr to de, but the training is en to de; set sets.n.src and sets.n.tgt to these, or "
+            "leave them out",
+        ),
+        (
+            ("sets={n: {name: labels, test: b}}",),
+            "sets.n has labels, and the training has translations; choose another name=... there",
+        ),
+        (
+            ("data=mixture", "data.corpora=5"),
+            "data.corpora must be a group of names, such as {a: {train: PATH}}, but is 5",
         ),
         (
             ("validation_decoding=1",),

@@ -140,6 +140,18 @@ def test_weights_with_a_rate_and_a_decay_of_their_own(
             [{"weights": ["x"], "rate": -1}],
             "optimizer.groups[0].rate must be a number of at least 0, but is -1",
         ),
+        (
+            [{"weights": ["encoder.*"], "rate": None}],
+            "optimizer.groups[0].rate must be a number of at least 0, but is None",
+        ),
+        (
+            [{"weights": [1]}],
+            "optimizer.groups[0].weights must be a list of patterns such as encoder.*, but is [1]",
+        ),
+        (
+            [{"weights": 5}],
+            "optimizer.groups[0].weights must be a list of patterns such as encoder.*, but is 5",
+        ),
     ],
 )
 def test_a_group_that_cannot_be_is_refused(groups: list[object], message: str) -> None:

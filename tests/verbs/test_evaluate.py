@@ -168,6 +168,9 @@ def test_further_sets_are_scored_beside_data_that_is_named(
     assert main(["evaluate", f"run={run}", *named, other]) == 2
     told = "error: sets.more has no test pairs, and data.scored_split=test is scored; give it a key test, or"
     assert told in capsys.readouterr().err
+    assert main(["evaluate", f"run={run}", *named, "sets={more: {test: x, src: fr, tgt: en}}"]) == 2
+    told = "the run translates en to fr, but sets.more is fr to en; add sets.more.src=en sets.more.tgt=fr"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
