@@ -61,7 +61,7 @@ def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int)
         kept = {key: cfg.corpora[name][key] for key in sources.MIXED if key in cfg.corpora[name]}
         read = {key: getattr(found[-1].data, key) for key in (*SIDES, *(split.value for split in Split))}
         corpora[name] = kept | {key: value for key, value in read.items() if value is not None}
-        corpora[name] |= {"fixers": [], "filters": found[-1].data.filters}
+        corpora[name] |= {"fixers": [], "filters": []}  # which may drop all of so few pairs
     filters, left_out = _for_few(cfg)
     data = dataclasses.replace(
         cfg,
@@ -72,9 +72,8 @@ def excerpt(cfg: DataConfig, folder: Path, *, most_pairs: int, most_scored: int)
         stages=[],
         streaming=False,
     )
-    left_out += [name for one in found for name in one.left_out]
     whole = all(one.is_whole for one in found)
-    return Excerpt(data, sum(one.num_pairs for one in found), whole, list(dict.fromkeys(left_out)))
+    return Excerpt(data, sum(one.num_pairs for one in found), whole, left_out)
 
 
 def _of_corpus(
@@ -102,8 +101,9 @@ def _of_corpus(
 def _for_few(cfg: DataConfig) -> tuple[list[Any], list[str]]:
     """Return the filters of a corpus that go with a part of it, and the names of the others."""
     rows = filter_table.parsed(f"{cfg.key_prefix}.filters", cfg.filters, streaming=cfg.streaming)
-    kept = [entry for entry, row in zip(cfg.filters, rows, strict=True) if not row.counts_pairs]
-    return kept, [row.name for row in rows if row.counts_pairs]
+    others = [row.counts_pairs or getattr(row, "earlier", False) for row in rows]
+    kept = [entry for entry, is_other in zip(cfg.filters, others, strict=True) if not is_other]
+    return kept, [row.name for row, is_other in zip(rows, others, strict=True) if is_other]
 
 
 def _pairs(stream: PairStream) -> Iterator[Pair]:

@@ -343,11 +343,11 @@ def _configurations(cfg: DatasetConfig, builder: DatasetBuilder) -> list[str]:
 
     if [*builder.builder_configs] != ["default"]:
         return [*builder.builder_configs]
-    common = {"", "data", *itertools.chain.from_iterable(SPLIT_KEYWORDS.values())}
+    common = {"data", *itertools.chain.from_iterable(SPLIT_KEYWORDS.values())}
     root, found = Path(cfg.where).resolve(), set[str]()
     for parents in (file.relative_to(root).parent.parts for file in _files_of(builder)):
         place = parents[: 2 if parents[:1] == ("data",) else 1]
-        if common.isdisjoint(re.split("[-._ 0-9]", "".join(place[-1:]))):
+        if place and common.isdisjoint(re.split("[-._ 0-9]", place[-1])):
             found.add("/".join(place))
     return [*found]
 

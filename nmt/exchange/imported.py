@@ -119,9 +119,8 @@ def numbered(
 
 
 def with_tags(vocabulary: Mapping[str, int], codes: Mapping[str, str]) -> dict[str, int]:
-    """Return a vocabulary in which the pieces of languages, language -> piece, are spelt as our tags."""
-    tags = {code: tag_of_language(language) for language, code in codes.items()}
-    return {tags.get(spelling, spelling): row for spelling, row in vocabulary.items()}
+    """Return a vocabulary in which the pieces of languages, language -> piece, are also spelt as our tags."""
+    return {**vocabulary, **{tag_of_language(language): vocabulary[code] for language, code in codes.items()}}
 
 
 def stack_weights(
@@ -245,6 +244,10 @@ def _embedded(found: Mapping[str, Tensor], names: list[str], rows: list[int], or
 
 def never_predicted(bias: Tensor, numbers: Numbering) -> Tensor:
     """Return the bias (V,) of the logits, so low for ids that the other program lacks that none is found."""
-    bias = bias.clone()
-    bias[[PAD_ID, BOS_ID, *range(len(bias) - numbers.num_added, len(bias))]] = bias[UNK_ID] - NEVER
+    bias, found, again = bias.clone(), set[int](), list[int]()
+    for number, row in enumerate(numbers.rows):
+        if number > EOS_ID and row in found:  # a piece that is added, or spelt in a second way
+            again.append(number)
+        found.add(row)
+    bias[[PAD_ID, BOS_ID, *again]] = bias[UNK_ID] - NEVER
     return bias

@@ -382,4 +382,4 @@ class ImportConfig:
     def targets(self) -> list[str]:
         """The target languages."""
         given = self.tgt if isinstance(self.tgt, list) else [self.tgt]
-        return ["" if tgt is None else str(tgt) for tgt in given]
+        return ["" if tgt is None or isinstance(tgt, list | dict) else str(tgt) for tgt in given]

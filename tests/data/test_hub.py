@@ -255,15 +255,15 @@ def test_a_configuration_must_exist(two_configs: Path) -> None:
 @pytest.mark.parametrize("parent", ["", "data/"])
 def test_a_configuration_may_be_a_folder(tmp_path: Path, parent: str) -> None:
     """The layout of refs/convert/parquet, where nothing declares the configurations."""
-    for config in (f"{parent}x-en-de", f"{parent}x-de-en"):
+    for config in (f"{parent}x1-en-de", f"{parent}x1-de-en"):
         write_parquet(
-            tmp_path / config / "train" / "0000.parquet", [{"translation": {"en": config[-7:], "de": "b"}}]
+            tmp_path / config / "train" / "0000.parquet", [{"translation": {"en": config[-8:], "de": "b"}}]
         )
-    cfg = HubData(path=str(tmp_path), config=f"{parent}x-{{src}}-{{tgt}}")
-    assert hub.stream(cfg, Split.train).read() == ParallelText(["x-en-de"], ["b"])
+    cfg = HubData(path=str(tmp_path), config=f"{parent}x1-{{src}}-{{tgt}}")
+    assert hub.stream(cfg, Split.train).read() == ParallelText(["x1-en-de"], ["b"])
     cfg = HubData(path=str(tmp_path), tgt="fr", tgt_column="de", config="{src}-{tgt}")
     assert error_of(cfg).startswith(
-        f"data.config={{src}}-{{tgt}} is no configuration; {tmp_path} has {parent}x-de-en, {parent}x-en-de"
+        f"data.config={{src}}-{{tgt}} is no configuration; {tmp_path} has {parent}x1-de-en, {parent}x1-en-de"
     )
 
 

@@ -164,7 +164,7 @@ def test_a_run_of_several_languages_is_asked_for_one(
 ) -> None:
     """Also line by line, to be scored on another corpus, and as the start of a training."""
     monkeypatch.chdir(tmp_path)
-    assert main(["import", f"folder={folder}", "src=en", "tgt=[de,fr]", "run=both"]) == 0
+    assert main(["import", f"folder={folder}", "src=en", "tgt=[de,fr,__es__]", "run=both"]) == 0
     assert "nmt translate run=both tgt=de < en.txt" in capsys.readouterr().out
     both, lines = nmt.open_run("both"), load(DemoData(), Split.test).src[:6]
     for tgt in ("de", "fr"):
@@ -177,7 +177,7 @@ def test_a_run_of_several_languages_is_asked_for_one(
         mixed: list[str | Request] = [Request(lines[0], tgt="fr"), Request(lines[0], tgt="de"), lines[0]]
         found = [one.text for one in both.translate(mixed, tgt=tgt, beam_size=2)]
         assert found[["fr", "de"].index(tgt)] == found[2] == asked[0].text
-    with pytest.raises(UserError, match=r"the run translates into de, fr; say which one with tgt=\.\.\."):
+    with pytest.raises(UserError, match=r"into de, fr, __es__; say which one with tgt=\.\.\."):
         list(both.translate(lines))
     assert main(["evaluate", "run=both", "data=demo", "decoding=greedy", "decoding.max_length_ratio=0"]) == 0
     tags = ["data=mixture", "data.target_tags=true"]

@@ -18,7 +18,7 @@ from nmt.data.adaptation import extended, origins
 from nmt.data.bundled_data import DemoData
 from nmt.data.pairs import ParallelText, Split
 from nmt.data.sources import load
-from nmt.data.special_ids import BOS_ID
+from nmt.data.special_ids import BOS_ID, UNK_ID
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder
@@ -136,6 +136,7 @@ def test_a_target_language_that_has_a_piece_is_asked_for_by_its_tag(
     expected = [[found.text for found in typed.translate(asked)] for asked in (french, saxon)]
     assert [found.text for found in one.translate(lines)] == expected[0]
     assert [found.text for found in one.translate(saxon, tgt="fra")] != expected[1]
+    assert UNK_ID not in one.tokenizer.encode_src(["<2fra> >>fra<< A dog."])[0][:3]  # a line as before
     for tgt, texts in zip(("fra", "nds"), expected, strict=True):
         assert [found.text for found in both.translate(lines, tgt=tgt)] == texts
     with pytest.raises(UserError, match="tgt=nl: the model cannot be asked for this language; it knows fra"):
