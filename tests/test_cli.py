@@ -399,6 +399,11 @@ def test_info_shows_how_the_config_is_composed(
             "translate run=a,b",
             "'run=a,b': nmt translate reads one run, or one list of runs, at a time; call it once for each",
         ),
+        ("train run=a,b", "'run=a,b': run names one directory; call nmt train once for each"),
+        (
+            "compare run=a,b",
+            "'run=a,b' names several values; write nmt compare A B, or a list in brackets: run=[A,B]",
+        ),
         (
             "distil -m teacher=a,b seed=1,2",  # and nothing of a key that is given
             "'teacher=a,b': nmt distil reads one teacher, or one list of teachers, at a time; call it "

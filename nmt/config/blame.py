@@ -19,10 +19,9 @@ from nmt.errors import Problems
 
 def is_about(problem: str, keys: Iterable[str]) -> bool:
     """Return whether a problem is that one of `keys` is not set, or names one that is no mere word."""
+    unset = tuple(f"{key} {lack}" for key in keys for lack in ("is not set", "is missing;"))
     named = "|".join(re.escape(key) for key in keys if "." in key)
-    return problem.startswith(tuple(f"{key} is not set" for key in keys)) or bool(
-        named and re.search(rf"(?<![\w.])({named})(?!\w|\.\w)", problem)
-    )
+    return problem.startswith(unset) or bool(named and re.search(rf"(?<![\w.])({named})(?!\w|\.\w)", problem))
 
 
 def refuse_all(verb: Verb, lines: Sequence[str]) -> None:

@@ -438,9 +438,11 @@ def _misfits_of_metrics(cfg: TrainConfig) -> Iterator[str]:
     if cfg.task is Task.language_model:
         yield f"trainer.best_metric={best} scores translations; with task=language_model set it to loss"
     elif best in MACRO and len(cfg.data.tags) < 2:
+        plain = MACRO[best]
+        also = "" if plain in cfg.metrics else f" metrics=[{','.join([*cfg.metrics, plain])}]"
         yield (
             f"trainer.best_metric={best} is a mean over target languages, but data.target_tags tells no two "
-            f"apart; set trainer.best_metric={MACRO[best]}"
+            f"apart; set trainer.best_metric={plain}{also}"
         )
     elif best not in [*cfg.metrics, *over_languages(cfg.metrics)]:
         near = suggest(best, [*cfg.metrics, "loss", "auto"])

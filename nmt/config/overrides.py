@@ -328,6 +328,12 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
         if _holds_sweep(override.value()):
             raise UserError(f"{line!r}: no part of a value can be several; sweep whole values: {key}=A,B")
         return
+    if key == verb.words:
+        raise UserError(
+            f"{line!r} names several values; write nmt {verb.name} A B, or a list in brackets: {key}=[A,B]"
+        )
+    if key == "run" and not verb.opens_run:
+        raise UserError(f"{line!r}: run names one directory; call nmt {verb.name} once for each")
     if key in ("run", verb.run_key) and not (verb.opens_run and (flags.multirun or not verb.reads_input)):
         raise UserError(
             f"{line!r}: nmt {verb.name} reads one {key}, or one list of {key}s, at a time; "

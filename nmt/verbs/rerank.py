@@ -23,7 +23,7 @@ from nmt.config.stored import load_run, to_plain
 from nmt.data.documents import current_of_each
 from nmt.data.mixture import untagged, without_front
 from nmt.data.pairs import ParallelText, Split
-from nmt.decoding.configs import SPLITTING, ScoringConfig
+from nmt.decoding.configs import SPLITTING, BeamConfig, ScoringConfig
 from nmt.decoding.evaluate import Scores, score_text
 from nmt.decoding.metrics import score_line
 from nmt.decoding.reranking import Floats, chosen, tuned
@@ -53,9 +53,10 @@ def run(trial: Composed) -> dict[str, Any]:
     for scorer in cfg.scorers:
         load_run(scorer, "scorers")  # refuses what is no run, or leads out of it
     if cfg.decoding.n_best < 2:
+        width = "decoding.beam_size=20 " if isinstance(cfg.decoding, BeamConfig) else ""
         raise UserError(
             "nmt rerank chooses among several translations, but decoding.n_best=1; "
-            "try decoding.beam_size=20 decoding.n_best=20"
+            f"try {width}decoding.n_best=20"
         )
     named = cfg.read_corpus or trial.choices.get("data") != FROM_RUN
     is_split = cfg.input is None and not cfg.stream

@@ -387,6 +387,11 @@ def test_a_damaged_config_is_read_or_refused(
             "two apart; set trainer.best_metric=bleu",
         ),
         (
+            ("trainer.best_metric=macro_ter",),
+            "trainer.best_metric=macro_ter is a mean over target languages, but data.target_tags tells no "
+            "two apart; set trainer.best_metric=ter metrics=[bleu,chrf,ter]",
+        ),
+        (
             ("model=gpt", "data.max_tokens=512"),
             "data.max_tokens must not exceed 511, which is what model.max_positions leaves with learned "
             "positions, but is 512; lower the one or raise the other",

@@ -289,7 +289,12 @@ def test_a_run_that_can_keep_no_weights_is_refused_before_the_work(
     [
         (
             ("decoding.n_best=1",),
-            "chooses among several translations, but decoding.n_best=1; try ",
+            "chooses among several translations, but decoding.n_best=1; "
+            "try decoding.beam_size=20 decoding.n_best=20",
+        ),
+        (
+            ("decoding=sampling", "decoding.n_best=1"),
+            "chooses among several translations, but decoding.n_best=1; try decoding.n_best=20",
         ),
         (
             ("tune_for=blue",),
@@ -307,7 +312,7 @@ def test_keys_that_do_not_fit(
     runs: dict[str, Path], keys: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     names = {key.partition("=")[0] for key in keys}
-    given = [word for word in command(runs) if word.partition("=")[0] not in names]
+    given = [word for word in command(runs) if not {word.partition(sign)[0] for sign in "=."} & names]
     assert main([*given, *keys]) == 2
     assert message in capfd.readouterr().err
 
