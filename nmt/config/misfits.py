@@ -25,10 +25,11 @@ from nmt.config.roots import (
 from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
 from nmt.data import filter_table
+from nmt.data.files import missing_splits
 from nmt.data.filter_table import DuplicatesConfig
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.pairs import DataConfig, Split, directions
-from nmt.data.sources import has_split, set_configs
+from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.metrics import MACRO, SCORERS, of_another_task, over_languages
@@ -87,10 +88,9 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"data.max_tokens must not exceed {longest}, which is what model.max_positions leaves with "
             f"learned positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
         )
-    for split in dict.fromkeys((Split.train, Split.validation, cfg.data.scored_split)):
-        if not has_split(cfg.data, split):
-            other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
-            yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
+    for split in missing_splits(cfg.data):
+        other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
+        yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
 
 
 def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:

@@ -134,12 +134,21 @@ class TextData(DataConfig):
     def places(self, split: Split) -> list[str]:
         """Return the paths of the split; held-out validation text has those of the training text."""
         if split is Split.validation and self.validation is None:
-            return self.places(Split.train) or ["held out"]  # so that the error asks for the training text
+            return self.places(Split.train)
         return paths_of(getattr(self, split.value), self.key(split))
 
     def place(self, split: Split) -> str | None:
         """Return the paths of the split; see `places`."""
         return ", ".join(self.places(split)) or None
+
+
+def missing_splits(cfg: DataConfig) -> list[Split]:
+    """Return the splits that a training needs and that are not named; of a text, parts are held out."""
+    needed = dict.fromkeys((Split.train, Split.validation, cfg.scored_split))
+    missing = [split for split in needed if cfg.place(split) is None]
+    if isinstance(cfg, TextData) and Split.train in missing:
+        missing = [split for split in missing if split is not Split.validation]
+    return missing
 
 
 def stream(cfg: FilesData, split: Split) -> PairStream:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.config.roots import RecipeConfig
+from nmt.data.files import missing_splits
 from nmt.data.label_set import named
 from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, Split
-from nmt.data.sources import AlignmentData, has_split
+from nmt.data.sources import AlignmentData
 from nmt.data.swapped import are_swapped, way_out
 from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
@@ -188,13 +189,12 @@ def share(count: int, total: int) -> str:
 
 
 def _missing(data: DataConfig) -> Iterator[Finding]:
-    for split in dict.fromkeys((Split.train, Split.validation, data.scored_split)):
-        if not has_split(data, split):
-            need, other = "training needs", ""
-            if split is Split.test:
-                need, other = "the score at the end needs", ", or data.scored_split=validation"
-            text = f"is not set; {need} it"
-            yield Finding(Severity.note, split.value, "missing", text, f"set {data.key(split)}{other}")
+    for split in missing_splits(data):
+        need, other = "training needs", ""
+        if split is Split.test:
+            need, other = "the score at the end needs", ", or data.scored_split=validation"
+        text = f"is not set; {need} it"
+        yield Finding(Severity.note, split.value, "missing", text, f"set {data.key(split)}{other}")
 
 
 def _unscorable(cfg: RecipeConfig) -> Iterator[Finding]:

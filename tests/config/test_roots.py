@@ -409,6 +409,10 @@ def test_a_damaged_config_is_read_or_refused(
             "validation_decoding.strategy cannot be 'beam': validations search by decoding=mbr, with other "
             "values of its keys; that of mbr is greedy with {num_samples: 0, beam_size: 1}",
         ),
+        (
+            ("task=language_model", "model=gpt", "data=text"),
+            "data.train is not set, but the train split is needed; set it",
+        ),
         (("sets=1",), "sets must be a group of names, such as {news: {test: PATH}}, but is 1"),
         (
             ("tuned_decoding={beam_sizes: [1, 2]}",),

@@ -452,6 +452,7 @@ def test_the_tails_of_blocks_are_held_out(tmp_path: Path) -> None:
     assert len(train) == 32
     assert train[:9] == ["", "1", "2", "", "4", "5", "", "7", "10"]
     assert stream_text(cfg, Split.train).read().src == [""] * 32
+    assert TextData(test=cfg.train).place(Split.validation) is None  # of a text that is only scored
 
 
 def test_a_validation_text_leaves_the_training_text_whole(tmp_path: Path) -> None:
