@@ -367,7 +367,27 @@ def test_info_shows_how_the_config_is_composed(
             "'model.dropout=tag(log,interval(0,0.3))': "
             "the first number must be positive and below the second",
         ),
-        ("train -m model=glob(lstm*)", "the sweep is empty: a pattern matches no choice"),
+        (
+            "train -m model=glob(lstm*)",
+            f"'model=glob(lstm*)': the pattern matches no choice of model; it can be {MODELS}",
+        ),
+        (
+            "train -m seed=glob(*)",
+            "'seed=glob(*)': the pattern matches no choice of seed; list its values: seed=A,B",
+        ),
+        *(
+            (
+                f"train -m {key}={numbers}",
+                f"'{key}={numbers}' holds no number; write {key}=range(FIRST,END) or range(FIRST,END,STEP): "
+                "from FIRST, by steps of STEP, to before END",
+            )
+            for key, numbers in (
+                ("seed", "range(1,3,0)"),
+                ("model", "range(1,3,0)"),
+                ("trainer.max_steps", "range(0.1,1,0)"),
+                ("seed", "range(1,1)"),
+            )
+        ),
         (
             "train -m model=transformer_tiny,rnn",
             f"there is no model=rnn; did you mean 'rnn_bahdanau'?; model can be {MODELS}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -195,13 +196,16 @@ def swept_values(verb: Verb, override: Override, flags: argparse.Namespace) -> l
     key = override.get_key_element()
     if override.value_type is ValueType.GLOB_CHOICE_SWEEP:
         names = choices(verb, key, flags) if key in verb.groups else []
-        return cast(Glob, override.value()).filter(names)
+        if not (found := cast(Glob, override.value()).filter(names)):
+            known = f"it can be {', '.join(names)}" if names else f"list its values: {key}=A,B"
+            raise UserError(f"{override.input_line!r}: the pattern matches no choice of {key}; {known}")
+        return found
     if override.is_interval_sweep():
         return []
     if override.is_range_sweep():  # no 0.30000000000000004, and no end by way of rounding
         stop = cast(RangeSweep, override.value()).stop
-        found = [float(f"{x:.12g}") if isinstance(x, float) else x for x in override.sweep_iterator()]
-        return [str(x) for x in found if x != stop]
+        numbers = [float(f"{x:.12g}") if isinstance(x, float) else x for x in override.sweep_iterator()]
+        return [str(x) for x in numbers if x != stop]
     value = override.value()
     if isinstance(value, ChoiceSweep) and any(isinstance(one, Sweep) for one in value.list):
         raise UserError(
@@ -343,6 +347,17 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
         raise UserError(
             f"{line!r} names several values; add -m to try each, or write a list in brackets [...]"
         )
+    if override.is_range_sweep() and not _holds_numbers(cast(RangeSweep, override.value())):
+        raise UserError(
+            f"{line!r} holds no number; write {key}=range(FIRST,END) or range(FIRST,END,STEP): "
+            "from FIRST, by steps of STEP, to before END"
+        )
+
+
+def _holds_numbers(numbers: RangeSweep) -> bool:
+    """Return whether a range has numbers, and an end."""
+    start, stop, step = numbers.start or 0, numbers.stop or 0, numbers.step
+    return all(map(math.isfinite, (start, stop, step))) and (stop - start) * step > 0
 
 
 def _holds_sweep(value: object) -> bool:

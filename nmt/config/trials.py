@@ -74,8 +74,7 @@ class Sweep:
     @functools.cached_property
     def trials(self) -> list[Composed]:
         """The trials, where every combination is tried; raise `UserError` with all that is wrong with any."""
-        if not (rows := combinations(self._tried)):
-            raise UserError("the sweep is empty: a pattern matches no choice")
+        rows = combinations(self._tried)
         recorded, same = recorded_values(self.folder), recorded_settings(self.folder)
         earlier = {name: values for name, values in recorded.items() if file_name(name) == name}
         names = trial_names(rows, earlier)

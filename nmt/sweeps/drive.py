@@ -9,16 +9,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from nmt.comparison.record import read_run, training_data
 from nmt.config import small_data
 from nmt.config.composed import Composed
+from nmt.config.explain import leaves
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config, matches
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
@@ -346,11 +347,29 @@ def _require_own_outputs(plan: Sweep) -> None:
     """Raise `UserError` where trials would write one file."""
     outputs = [one for trial in plan.trials if (one := trial.cfg.get("output"))] if not plan.space else []
     if len(set(outputs)) < len(outputs):
-        key = plan.keys[-1]
+        keys = [_telling(key, plan.trials) for key in plan.keys]
+        named = "-".join(f"${{{key}}}" for key in keys)
         raise UserError(
-            f"output={outputs[0]} is the same for several trials; name each by what is swept, "
-            f"such as 'output=${{{key}}}.txt'"
+            f"output={outputs[0]} is the same for several trials; "
+            + (
+                f"name each by what is swept, such as 'output={named}.txt'"
+                if all(keys)
+                else f"leave out -m, and call nmt {plan.verb.name} once for each"
+            )
         )
+
+
+def _telling(key: str, trials: Sequence[Composed]) -> str | None:
+    """Return the key whose values tell those of a swept key apart: itself, or one of a group, if any does."""
+    group = OmegaConf.select(trials[0].cfg, key)
+    if not isinstance(group, DictConfig):
+        return key
+    chosen = {trial.values[key]: trial.cfg for trial in trials}.values()
+    for name in leaves(group, f"{key}."):
+        found = [OmegaConf.select(cfg, name) for cfg in chosen]
+        if all(isinstance(one, str | int | float) for one in found) and len({*found}) == len(found):
+            return name
+    return None
 
 
 def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:

@@ -597,3 +597,9 @@ def test_trials_that_would_write_one_file_are_refused(
     )
     assert main([*command, "output=${decoding.beam_size}.txt", "--cfg", "job"]) == 0
     assert "2 trials in sweep, 2 to be run:" in capsys.readouterr().out
+    command[3] = "decoding=beam,sampling"
+    assert main([*command, "checkpoint=final,best", "output=y"]) == 2
+    assert "such as 'output=${decoding.strategy}-${checkpoint}.txt'\n" in capsys.readouterr().err
+    command[3] = "decoding=beam,greedy,sampling"
+    assert main([*command, "output=y"]) == 2
+    assert "trials; leave out -m, and call nmt translate once for each\n" in capsys.readouterr().err
