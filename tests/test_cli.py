@@ -396,6 +396,19 @@ def test_info_shows_how_the_config_is_composed(
             "train data.src=${oc.env:NONE}",
             "data.src cannot be resolved: \"Environment variable 'NONE' not found\"",
         ),
+        *(
+            (
+                f"{verb} {key}=${{data.src}}/x",
+                f"{full}=${{data.src}}/x: {full} takes no reference to another key; write out what it names",
+            )
+            for verb, key, full in (
+                ("train", "run", "run"),
+                ("train", "init", "init.run"),
+                ("distil", "teacher", "teacher"),
+                ("evaluate", "run", "run"),
+            )
+        ),
+        ("evaluate run=${oc.env:NONE}", "run cannot be resolved: \"Environment variable 'NONE' not found\""),
         ("train run=", "run must name a directory, but is empty; run=null lets the program name it"),
         ("train seed=???", "seed is missing; set seed=..."),
         (

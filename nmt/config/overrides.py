@@ -33,6 +33,8 @@ from nmt.errors import Problems, UserError
 FROM_RUN = "from_run"
 """Name of the choice that stands for the settings that the run was trained with."""
 
+_REFERENCE = re.compile(r"\$\{[^:{}]*\}")
+
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -151,13 +153,20 @@ def _hydra_parser() -> OverridesParser:
 
 
 def runs_of(overrides: Sequence[Override], key: str) -> list[str]:
-    """Return the names in the value of the last `key=`: one, several of a list, or none."""
+    """Return the names in the value of the last `key=`: one, several of a list, or none.
+
+    Raises:
+        UserError: a name refers to another key, which the config of the run may set, or cannot be resolved.
+    """
     values = [override.value() for override in overrides if override.key_or_group == key]
     if not values or values[-1] is None:
         return []
     names = values[-1] if isinstance(values[-1], list) else [values[-1]]
+    for name in names:
+        if _REFERENCE.search(str(name)):
+            raise UserError(f"{key}={name}: {key} takes no reference to another key; write out what it names")
     with explained():
-        return [str(name) for name in OmegaConf.create(names)]
+        return [str(OmegaConf.create({key: name})[key]) for name in names]
 
 
 def _refuse_names_of_ours(folder: Path) -> None:
