@@ -13,7 +13,7 @@ from nmt.cli import main
 from nmt.comparison import significance
 from nmt.comparison.comparing import Comparison, compared
 from nmt.comparison.configs import CompareConfig
-from nmt.comparison.summary import summary
+from nmt.comparison.summary import summary, verdict
 from nmt.comparison.translations import entries_of
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
@@ -71,8 +71,8 @@ def test_systems_of_several_seeds_are_tested_against_the_first(seeds: Path) -> N
     for system in (best, worst):
         test = system.tests["bleu"]
         assert test.difference == pytest.approx(system.scores["bleu"][0] - first.scores["bleu"][0])
-        assert test.holm is not None
-        assert test.holm >= test.p_value
+    known = [system.tests["bleu"].p_value for system in (best, worst)]
+    assert [system.tests["bleu"].holm for system in (best, worst)] == significance.holm(known) != known
     rows = [line.split() for line in summary(found).splitlines() if line.startswith("dropout=")]
     assert rows[0][1:] == [
         "2",
@@ -83,6 +83,19 @@ def test_systems_of_several_seeds_are_tested_against_the_first(seeds: Path) -> N
     assert rows[2][:2] == ["dropout=0.3", "2"]
     assert rows[2][5] == difference
     assert difference.startswith("-")
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "randomisation", "star"),
+    [(0.01, 0.02, "*"), (0.01, 0.06, ""), (0.06, 0.01, ""), (0.01, None, "*"), (None, None, "")],
+)
+def test_a_star_needs_all_corrected_tests(
+    bootstrap: float | None, randomisation: float | None, star: str
+) -> None:
+    tested = significance.Tested(
+        20.0, 1.0, 2.0, 0.001, 0.001, bootstrap_holm=bootstrap, randomisation_holm=randomisation
+    )
+    assert verdict(tested) == star
 
 
 def test_one_run_is_tested_against_no_seeds(seeds: Path) -> None:

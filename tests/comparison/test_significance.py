@@ -56,6 +56,9 @@ def test_scores_and_tests_are_those_of_sacrebleu() -> None:
     assert rows[0].bootstrap_p is None
     assert rows[1].difference == rows[1].value - rows[0].value
     assert rows[2].value == pytest.approx(100.0)
+    for kind in ("bootstrap", "randomisation"):
+        known, corrected = ([getattr(row, f"{kind}_{x}") for row in rows] for x in ("p", "holm"))
+        assert corrected == holm(known) != known
 
 
 def test_equal_translations_do_not_differ_significantly() -> None:

@@ -15,7 +15,8 @@ from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.models.base import TranslationModel
 from nmt.models.configs import Tying
-from nmt.runtime import step_unless
+from nmt.runtime import MixedPrecisionStep, step_unless
+from nmt.runtime_config import Precision
 from nmt.training.optimizer import (
     build_optimizer,
     load_optimizer_tensors,
@@ -123,9 +124,10 @@ def test_weights_with_a_rate_and_a_decay_of_their_own(
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.1 * group["rate"]
-    optimizer.step()
+    amp_step = MixedPrecisionStep(
+        optimizer, device=torch.device("cpu"), precision=Precision.fp32, clip_norm=0.0
+    )
+    amp_step.step(0.1, torch.zeros(()))
     for name, parameter in model.named_parameters():
         still = name.startswith(("encoder.0.", "src_embedding.tokens"))
         assert torch.equal(parameter, before[name]) == still, name
@@ -175,6 +177,23 @@ def test_adamw_decays_the_weights_themselves() -> None:
     torch.autograd.backward(layer(torch.zeros(1, 3)).sum())
     optimizer.step()
     torch.testing.assert_close(layer.weight.detach(), before * (1 - 0.1 * 0.5))
+
+
+@pytest.mark.parametrize("kind", [AdamConfig, AdamWConfig])
+def test_adam_by_hand(kind: type[AdamConfig]) -> None:
+    """Two updates with moments of other lengths than usual, and an `eps` that counts."""
+    layer = nn.Linear(1, 1, bias=False)
+    optimizer = build_optimizer(kind(beta1=0.5, beta2=0.75, eps=0.1, weight_decay=0.0), layer)
+    weight, first, second = float(layer.weight.detach()), 0.0, 0.0
+    for step, gradient in enumerate((1.0, -3.0), start=1):
+        layer.weight.grad = torch.full((1, 1), gradient)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.2
+        optimizer.step()
+        first = 0.5 * first + 0.5 * gradient
+        second = 0.75 * second + 0.25 * gradient**2
+        weight -= 0.2 * first / (1 - 0.5**step) / ((second / (1 - 0.75**step)) ** 0.5 + 0.1)
+        assert float(layer.weight.detach()) == pytest.approx(weight, rel=1e-5)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:

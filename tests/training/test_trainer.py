@@ -109,6 +109,11 @@ def test_the_first_limit_ends_the_training(trainer: Factory) -> None:
     assert fit(trainer(max_steps=5, max_epochs=100)).step == 5
     train_state = fit(trainer(folder="tokens", max_steps=100, max_tokens=100))
     assert 100 <= train_state.tokens < 200
+    late = trainer(folder="minutes", max_steps=100, max_minutes=2)
+    late.train_state.seconds = 60.0
+    assert late.share_done() == 0.5
+    late.train_state.seconds = 119.999
+    assert 0 < fit(late).step < 100
 
 
 def test_the_last_step_is_validated_and_saved(trainer: Factory) -> None:
@@ -165,17 +170,21 @@ def test_a_lower_loss_is_better(trainer: Factory) -> None:
     assert state.validations_without_gain == 0
 
 
-def test_best_and_newest_checkpoints_are_kept(trainer: Factory) -> None:
+@pytest.mark.parametrize(("save_every_steps", "kept"), [(2, [2, 8, 10, 12]), (100, [2, 8, 12])])
+def test_best_and_newest_checkpoints_are_kept(
+    trainer: Factory, save_every_steps: int, kept: list[int]
+) -> None:
+    """Those that are best when they are validated are saved wherever they are."""
     done = trainer(
         scores=[9, 1, 2, 8, 3, 4],
         max_steps=12,
         eval_every_steps=2,
-        save_every_steps=2,
+        save_every_steps=save_every_steps,
         keep_last=2,
         keep_best=2,
     )
     fit(done)
-    assert done.store.steps() == [2, 8, 10, 12]
+    assert done.store.steps() == kept
 
 
 SAVING = {"max_steps": 10, "eval_every_steps": 100, "save_every_steps": 2, "keep_last": 9}
@@ -648,7 +657,9 @@ def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
     schedule = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=2, reduce_factor=0.1)
     done = trainer(scores=[5, 6, 6, 6, 6], schedule=schedule, max_steps=5, eval_every_steps=1)
     assert fit(done).num_cuts == 1
-    assert done.learning_rate(6) == pytest.approx(1e-3)
+    lines = (done.store.directory.parent / "metrics.jsonl").read_text().splitlines()
+    rates = [record["train/lr"] for record in map(json.loads, lines) if "train/lr" in record]
+    assert rates == pytest.approx([1e-2] * 4 + [1e-3])  # steps 3 and 4 are no better than 2
 
 
 @pytest.mark.fault(20)
