@@ -33,7 +33,7 @@ from nmt.errors import Problems, UserError
 FROM_RUN = "from_run"
 """Name of the choice that stands for the settings that the run was trained with."""
 
-_REFERENCE = re.compile(r"\$\{[^:{}]*\}")
+_REFERENCE = re.compile(r"(?<!\\)\$\{[^:{}]*\}")
 
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
