@@ -363,7 +363,8 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
             if OmegaConf.is_missing(cfg, name):
                 raise UserError(is_missing(name, hints.get(name)))
             part = cfg[name]
-            parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
+            with keys_below(name, *_groups_of(part)):
+                parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
             if dataclasses.is_dataclass(parts[name]):
                 problems += excesses(dataclasses.asdict(parts[name]), f"{name}.")
     problems += excesses({name: part for name, part in parts.items() if isinstance(part, int | float)})
@@ -371,6 +372,22 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
         made = root(**parts)
     problems.refuse()
     return made
+
+
+def _groups_of(part: object) -> list[str]:
+    """Return the keys of a part of a config whose values are dataclasses themselves."""
+    named = part if isinstance(part, DictConfig) else {}
+    return [str(key) for key in named if dataclasses.is_dataclass(OmegaConf.get_type(named, str(key)))]
+
+
+@contextlib.contextmanager
+def keys_below(part: str, *names: str) -> Iterator[None]:
+    """Call the keys `names`, in the problems of a `UserError` of the block, PART.NAME."""
+    key = re.compile(rf"(?<![\w./])(?=\w)(?=({'|'.join(names)})(=|\.[a-z]))")
+    try:
+        yield
+    except UserError as error:
+        raise UserError(*(key.sub(f"{part}.", problem) for problem in error.problems)) from error
 
 
 def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingConfig:
@@ -494,10 +511,10 @@ def decay_follows_limit(cfg: TrainConfig) -> bool:
     return isinstance(cfg.schedule, DecayConfig) and cfg.schedule.decay_steps is None
 
 
-def require_checkpoint(checkpoint: str) -> None:
-    """Raise `UserError` unless `checkpoint` is one of `NAMED_CHECKPOINTS` or the number of a step."""
+def require_checkpoint(checkpoint: str, key: str = "checkpoint") -> None:
+    """Raise `UserError` unless `checkpoint`, that of `key`, is a name of `NAMED_CHECKPOINTS` or a step."""
     if checkpoint not in NAMED_CHECKPOINTS and not (checkpoint.isascii() and checkpoint.isdigit()):
         raise UserError(
-            f"checkpoint must be one of {', '.join(NAMED_CHECKPOINTS)} or the number of a step, "
+            f"{key} must be one of {', '.join(NAMED_CHECKPOINTS)} or the number of a step, "
             f"but is {checkpoint!r}{suggest(checkpoint, NAMED_CHECKPOINTS)}"
         )

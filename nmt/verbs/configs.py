@@ -24,6 +24,7 @@ from nmt.config.roots import (
     Task,
     TrainConfig,
     format_of,
+    keys_below,
     require_checkpoint,
 )
 from nmt.data import mixture, sources
@@ -288,7 +289,7 @@ class DistilOptions(SelectionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_checkpoint(self.checkpoint)
+        require_checkpoint(self.checkpoint, "distil.checkpoint")
         not_negative(self, "distil", "workers", "original_weight")
         if self.backward_tag is not None:
             mixture.require_tag("distil.backward_tag", self.backward_tag)
@@ -315,7 +316,8 @@ class DistilConfig(TrainConfig):
             raise UserError(f"teacher must name a run directory, or several as [A,B], not {self.teacher!r}")
         if twice := sorted({run for run in self.teachers if self.teachers.count(run) > 1}):
             raise UserError(f"teacher names {twice[0]} twice; name each run once")
-        self.distil.ensemble.normalised(len(self.teachers))
+        with keys_below("distil", "ensemble"):
+            self.distil.ensemble.normalised(len(self.teachers))
         if self.task is not Task.translation:
             raise UserError(f"nmt distil trains translation, but task is {self.task.value}")
         if isinstance(self.data, DataConfig):  # not so where it is refused itself

@@ -22,7 +22,7 @@ from typing import Any
 from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
-from nmt.config.roots import Task, TrainConfig, TranslateConfig
+from nmt.config.roots import Task, TrainConfig, TranslateConfig, keys_below
 from nmt.config.spelling import spelled
 from nmt.config.stored import load_config, load_run, refuse_difference, to_plain
 from nmt.data import sources
@@ -49,6 +49,8 @@ from nmt.runtime_config import RuntimeConfig, num_processes
 from nmt.signals import StopRequest
 from nmt.verbs.configs import Combine, DistilConfig
 from nmt.verbs.translate import search_settings, translate_file
+
+_keys_of_teachers = functools.partial(keys_below, "distil", "checkpoint", "decoding", "ensemble")
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""
@@ -134,7 +136,8 @@ class SyntheticCorpus:
         """Open the teachers whose translations are missing: what is wrong with one is known at once."""
         for together, stage in zip(self.groups, self.selection.translated, strict=True):
             if not (self.pairs(cfg).exists or stage.exists):
-                open_runs(dataclasses.replace(together, runtime=RuntimeConfig(device="cpu")))
+                with _keys_of_teachers():
+                    open_runs(dataclasses.replace(together, runtime=RuntimeConfig(device="cpu")))
 
     def make(self, cfg: DistilConfig) -> None:
         """Make what is missing, and report on all of it."""
@@ -164,7 +167,8 @@ class SyntheticCorpus:
                 "output": str(output),
                 "workers": cfg.distil.workers,
             }
-            translate_file(dataclasses.replace(together, **files))
+            with _keys_of_teachers():
+                translate_file(dataclasses.replace(together, **files))
             if stage.inputs | with_fixed_checkpoints(together)[1] != stage.inputs:
                 output.unlink()
                 raise UserError(
@@ -277,7 +281,8 @@ def _corpus(
     languages = data.src, data.tgt
     tgt = data.tgt if side is Side.src else data.src
     domain = cfg.data.domains.get(part[0])
-    teaching = [_translations(cfg, text, side, tgt, group, domain) for group in groups]
+    with _keys_of_teachers():
+        teaching = [_translations(cfg, text, side, tgt, group, domain) for group in groups]
     selection = Selection(text, [stage for _, stage in teaching], side, cfg.distil, languages)
     return SyntheticCorpus(name, part[0], languages, text, write, [t for t, _ in teaching], selection, splits)
 

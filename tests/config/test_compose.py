@@ -444,6 +444,37 @@ def test_what_needs_a_refused_argument_is_not_wrong(argument: str, problem: str)
     assert told.startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["distil.decoding.n_best=7"],
+            "distil.decoding.n_best must not exceed distil.decoding.beam_size, but 7 > 5; "
+            "try distil.decoding.beam_size=7",
+        ),
+        (["decoding.n_best=7"], "decoding.n_best must not exceed decoding.beam_size, but 7 > 5; "),
+        (["distil.decoding.beam_size=0"], "distil.decoding.beam_size must be at least 1, but is 0"),
+        (
+            ["distil.ensemble.lm_weight=0.3"],
+            "distil.ensemble.lm_weight=0.3 is the weight of a language model, but there is none; "
+            "set distil.ensemble.lm, too",
+        ),
+        (
+            ["distil.ensemble.weights=[1]"],
+            "distil.ensemble.weights must have one number for each of 2 runs, but has 1",
+        ),
+        (["distil.checkpoint=bst"], "distil.checkpoint must be one of final, best, last, average or "),
+    ],
+)
+def test_a_part_of_a_part_is_named_wholly(arguments: list[str], problem: str) -> None:
+    store("first", "data=demo")
+    save_config(training("data=demo")[0], Path("second/config.yaml"))
+    with pytest.raises(UserError) as refused:
+        compose(VERBS["distil"], ["teacher=[first,second]", *arguments])
+    (told,) = refused.value.problems
+    assert told.startswith(problem)
+
+
 def test_a_misspelt_choice_is_one_mistake_and_a_key_typed_beside_it_another() -> None:
     def problems(*arguments: str) -> list[str]:
         with pytest.raises(UserError) as refused:

@@ -292,6 +292,8 @@ def test_the_content_of_files_of_the_search_names_the_translations(teacher: Path
     assert made() == first
     (tmp_path / "allowed").write_text("b\n")
     assert made() != first
+    with pytest.raises(UserError, match=r"^distil\.checkpoint=9 is not in"):
+        list(distil.planned(config(f"teacher={teacher}", f"distil.folder={tmp_path}", "distil.checkpoint=9")))
 
 
 @pytest.mark.slow
