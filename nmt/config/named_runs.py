@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from nmt.config import small_data
 from nmt.config.explain import explained
-from nmt.config.overrides import choices, config_dir, parse_overrides, runs_of
+from nmt.config.overrides import choices, config_dir, names_in, parse_overrides, runs_of
 from nmt.config.plain import named, parsed, read_plain, read_text
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
@@ -49,8 +49,8 @@ def commands_of_models(
     A choice that a model makes for itself, such as decoding=greedy, comes before keys of all.
 
     Raises:
-        UserError: a run is named besides, or a model has no run, a key that all share, a name that another
-            has, or one that is not fit to be a label.
+        UserError: a run is named besides, or a model has no run, a key that all share, or a name that is not
+            fit to be a label.
     """
     typed = [o for o in overrides if o.key_or_group.partition(".")[0] == verb.models]
     if not verb.models or not typed:
@@ -62,9 +62,7 @@ def commands_of_models(
         raise UserError(f"run and {verb.models} exclude each other; name the run in {example}, too")
     shared = [word for word in argv if not word.startswith(f"{verb.models}=")]
     found, problems = dict[str, list[str]](), Problems()
-    names = _names_in(str(typed[-1].input_line).partition("=")[2])
-    if len({*names}) < len(names) or len(names) != len(value):
-        raise UserError(f"{typed[-1].input_line!r}: two models have one name; give each its own: {example}")
+    names = names_in(str(typed[-1].input_line).partition("=")[2])[0]
     with explained():
         settings = cast(
             "list[object]", OmegaConf.to_container(OmegaConf.create([*value.values()]), resolve=True)
@@ -77,19 +75,6 @@ def commands_of_models(
             found[name] = [*left, *(f"{key}={spelled(setting)}" for key, setting in lines.items())]
     problems.refuse()
     return found
-
-
-def _names_in(mapping: str) -> list[str]:
-    """Return the names in a mapping as they are typed, and as often: Hydra takes 1.10 for a number."""
-    names, depth, begin = list[str](), 0, 0
-    for sign in re.finditer(r"""'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|[][{}(),:]""", mapping):
-        depth += (sign[0] in "{[(") - (sign[0] in "}])")
-        if depth == 1 and sign[0] in "{,":
-            begin = sign.end()
-        elif depth == 1 and sign[0] == ":" and begin:
-            names.append(mapping[begin : sign.start()].strip())
-            begin = 0
-    return names
 
 
 def _stated(group: str, choice: object) -> list[str]:

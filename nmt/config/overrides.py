@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -242,6 +243,7 @@ def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
     (override,) = parse_overrides([argument])
     _refuse_key(verb, override, flags)
     _refuse_sweep(verb, override, flags)
+    _refuse_names(override)
     if override.key_or_group in verb.groups:
         _refuse_choice(verb, override, flags)
     return override
@@ -373,6 +375,37 @@ def _holds_sweep(value: object) -> bool:
     """Return whether a list or a mapping has choice(...), range(...) or the like in it."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return isinstance(value, Sweep) or any(map(_holds_sweep, parts))
+
+
+def _refuse_names(override: Override) -> None:
+    """Refuse a mapping of which Hydra would drop an entry, because a later one has its name."""
+    value, line = override.value(), str(override.input_line)
+    if not isinstance(value, dict | list):
+        return
+    mappings = names_in(line.partition("=")[2])
+    twice = [name for names in mappings for name, number in Counter(names).items() if number > 1]
+    as_numbers = isinstance(value, dict) and len(mappings[0]) != len(value)  # 1.1 and 1.10
+    if twice or as_numbers:
+        which = f": {twice[0]}" if twice else ""
+        raise UserError(f"{line!r}: two entries have one name{which}; give each its own")
+
+
+def names_in(value: str) -> list[list[str]]:
+    """Return the names in each mapping of a value, as they are typed: Hydra takes 1.10 for a number."""
+    found, open_ones, begin = list[list[str]](), list[list[str] | None](), -1
+    for sign in re.finditer(r"""'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|\\.|\$\{|[][{}(),:]""", value):
+        if sign[0] in ("{", "${", "[", "("):
+            open_ones.append([] if sign[0] == "{" else None)
+            found += [names for names in open_ones[-1:] if names is not None]
+        elif sign[0] in ("}", "]", ")"):
+            open_ones.pop()
+        names = open_ones[-1] if open_ones else None
+        if names is not None and sign[0] in ("{", ","):
+            begin = sign.end()
+        elif names is not None and sign[0] == ":" and begin >= 0:
+            names.append(value[begin : sign.start()].strip())
+            begin = -1
+    return found
 
 
 def _refuse_choice(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

@@ -418,6 +418,22 @@ def test_a_mapping_that_is_typed_twice_is_refused() -> None:
             (plan if "-m" in arguments else compose)(VERBS["train"], arguments)
 
 
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ("sets={a: {test: x}, a: {test: y}}", ": a"),
+        ("data.corpora={a: {name: demo}, b: {test: '{', tag: c:d}, a: {name: toy}}", ": a"),
+        ("data.corpora={a: {augment: [x, {name: y, least: 1, least: 2}]}}", ": least"),
+        ("sets={1.1: {name: demo}, 1.10: {name: toy}}", ""),
+    ],
+)
+def test_of_two_entries_of_one_name_none_is_dropped(argument: str, name: str) -> None:
+    for arguments in ([argument], ["-m", "seed=1,2", argument]):
+        with pytest.raises(UserError) as refused:
+            (plan if "-m" in arguments else compose)(VERBS["train"], ["data=mixture", *arguments])
+        assert f"{argument!r}: two entries have one name{name}; give each its own" in refused.value.problems
+
+
 def test_what_a_refused_argument_would_have_set_is_not_missing() -> None:
     with pytest.raises(UserError) as refused:
         compose(VERBS["train"], ["data=files", "data.train=a=1/train", "data.scored_split=validation"])

@@ -92,7 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("models={x: a}|models.y=a", "'models.y=a': write all models at once: models={A: RUN, B: RUN}"),
         (
             "models={1: a, 1.0: lm}",
-            "'models={1: a, 1.0: lm}': two models have one name; give each its own: models={A: RUN, B: RUN}",
+            "'models={1: a, 1.0: lm}': two entries have one name; give each its own",
         ),
         (
             "models={x: choice(a,lm)}",
