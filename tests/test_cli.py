@@ -619,7 +619,9 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
     cases = {
         f"{schema}d_modle: 3\n": "model/a.yaml: unknown key model.d_modle; did you mean model.d_model?",
         f"{schema}d_model: x\n": "model/a.yaml: model.d_model must be a whole number, but is 'x'",
-        "name: transformer\n": "the file of model=... does not say what its keys are; begin it with",
+        "dropout: 0.1\n": "model/a.yaml: the file of model=... does not say what its keys are; begin it with",
+        "defaults: [optional none: nothing]\nname: transformer\n": "error: the file of model=... does not",
+        "defaults: [a, _self_]\n": "error: model=a, experiment=none: a file is built on itself, by its",
         "d_model: [3\n": "model/a.yaml is not YAML: while parsing",
         "defaults: [nothing]\n": "In 'model/a': Could not load 'model/nothing'.",
     }

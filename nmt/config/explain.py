@@ -105,6 +105,15 @@ def no_such_choice(group: str, choice: str, choices: Iterable[str]) -> str:
     return f"there is no {group}={choice}{near}; {group} can be {', '.join(offered)}"
 
 
+def has_no_schema(group: str) -> str:
+    """Return the sentence about a file of a group that builds on no dataclass."""
+    schemas = ", ".join(f"{SCHEMA_PREFIX}{name}" for name in VARIANTS[group][1])
+    return (
+        f"the file of {group}=... does not say what its keys are; "
+        f"begin it with `defaults: [SCHEMA, _self_]`, where SCHEMA is one of {schemas}"
+    )
+
+
 def is_missing(key: str, hint: Any = None) -> str:
     """Return the sentence about a key without a value; it ends with the choices, where its type has some."""
     return f"{key} is missing; set {key}=..." + (f", {describe(hint)}" if _choices(hint) else "")

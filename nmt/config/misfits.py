@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, cast
 
-from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.explain import has_no_schema
+from nmt.config.registry import VARIANTS
 from nmt.config.roots import (
     LENGTHS,
     Task,
@@ -61,11 +62,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
     for part, (name_field, classes) in VARIANTS.items():
         chosen = getattr(cfg, part)
         if type(chosen) is not classes.get(getattr(chosen, name_field)):
-            schemas = ", ".join(f"{SCHEMA_PREFIX}{name}" for name in classes)
-            yield (
-                f"the file of {part}=... does not say what its keys are; "
-                f"begin it with `defaults: [SCHEMA, _self_]`, where SCHEMA is one of {schemas}"
-            )
+            yield has_no_schema(part)
     if cfg.model.shares_vocabulary and not cfg.tokenizer.joint and not cfg.tokenizer.labels:
         yield (
             f"model.name={cfg.model.name} shares one matrix between source and target, which needs "

@@ -29,6 +29,7 @@ from nmt.config.plain import Loader
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.verb import Verb
+from nmt.errors import UserError
 
 
 class _Choice(ConfigNode):
@@ -154,7 +155,14 @@ def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictCo
     """Return the config that the choices of a verb, files in `folder`, make, and the choice of each group."""
     loader = _loader()
     overrides, repository = loader._parse_overrides_and_create_caching_repo(name, list(lines))
-    defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
+    try:
+        defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
+    except RecursionError as error:
+        typed = ", ".join(str(o.input_line) for o in overrides if not o.is_hydra_override())
+        raise UserError(
+            f"{typed}: a file is built on itself, by its own `defaults` or by those of a file that it names "
+            "there; name another"
+        ) from error
     cfg = loader._compose_config_from_defaults_list(defaults.defaults, repository)
     OmegaConf.set_struct(cfg, True)
     return cfg, defaults.overrides.known_choices
