@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from nmt.data.pairs import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.decoding.configs import BeamConfig
+from nmt.decoding.configs import BeamConfig, ScoringConfig
 from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_values
 from nmt.decoding.metrics import METRICS, Metric, ScoredText
 from nmt.decoding.translate import translate
@@ -94,6 +95,26 @@ def test_a_metric_gets_sources_without_tags(monkeypatch: pytest.MonkeyPatch) -> 
     scores = evaluate_text(model, tokenizer, text, BeamConfig(), ["kept"], tgt_lang="de", device=CPU)
     assert scores.values == {"kept": 4.0}
     assert scores.signatures == {"kept": "a dog||<2 of> us|a <2de> b|w|x|y|z|de"}
+
+
+def test_the_scores_of_each_language_keep_the_rules_of_all() -> None:
+    text = ParallelText(["<2de> a dog", "<2fr> a cat"], ["ein Hund", "un chat"])
+    tokenizer = Tokenizer.train(TokenizerConfig(vocab_size=22), text)
+    model, rules, cfg = transformer(tokenizer.tgt_vocab_size), ScoringConfig(tokenize="char"), BeamConfig()
+    hyps = [found.text for found in translate(text.src, model, tokenizer, cfg, device=CPU)]
+    text.tgt = [
+        hyp[:-3] for hyp in hyps
+    ]  # a word that is cut is another one, though its characters are much the same
+    asked: dict[str, Any] = {"scoring": rules, "languages": ["de", "fr"]}
+    scores = evaluate_text(model, tokenizer, text, cfg, ["bleu"], tgt_lang="de", device=CPU, **asked)
+    own, other = (
+        {
+            language: score_text([""], [hyp], [ref], ["bleu"], tgt_lang=language, scoring=scoring).values
+            for language, hyp, ref in zip(("de", "fr"), hyps, text.tgt, strict=True)
+        }
+        for scoring in (rules, None)
+    )
+    assert scores.by_language == own != other
 
 
 def test_written_lines_end_in_a_line_feed_and_nothing_else(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def outcome(run: Path, steps: int = STEPS) -> dict[str, object]:
     tensors = [(last / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")]
     results = json.loads((run / "results.json").read_text())
     scores = {key: value for key, value in results.items() if "second" not in key}
-    assert scores["compared"]["average"] >= 0  # the average of the last checkpoints was made, too
+    assert "compared" in scores  # the average of the last checkpoints was made, too
     return {"tensors": tensors, "progress": timeless, "metrics": metrics, "scores": scores}
 
 

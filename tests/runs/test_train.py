@@ -8,22 +8,35 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, search_with
 from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE
 from nmt.runs import train
+from nmt.runs.opening import open_run
 from nmt.runs.validation import Search
+from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
+from tests.runs.test_tuning import CPU, TRIED, scores_of
+from tests.runs.untrained import untrained
 
 
 @pytest.mark.parametrize(
-    ("bleu", "loss", "wins"), [(0.0, 3.1, False), (0.0, 3.0, True), (0.1, 9.0, True), (0.0, 2.9, True)]
+    ("metric", "score", "loss", "wins"),
+    [
+        ("bleu", 5.0, 3.1, False),
+        ("bleu", 5.0, 3.0, True),
+        ("bleu", 5.1, 9.0, True),
+        ("bleu", 5.0, 2.9, True),
+        ("ter", 5.1, 2.9, False),
+        ("ter", 4.9, 9.0, True),
+    ],
 )
 def test_an_average_with_the_score_of_the_best_step_needs_a_loss_that_is_no_higher(
-    bleu: float, loss: float, wins: bool, monkeypatch: pytest.MonkeyPatch
+    metric: str, score: float, loss: float, wins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed = list[str]()
     store = SimpleNamespace(
@@ -31,11 +44,12 @@ def test_an_average_with_the_score_of_the_best_step_needs_a_loss_that_is_no_high
         save_average=lambda weights, steps: None,
         remove_average=lambda: removed.append("average"),
     )
-    (composed,) = compose(VERBS["train"], ["data=toy"])
+    chosen = [f"metrics=[{metric}]", f"trainer.best_metric={metric}"]
+    (composed,) = compose(VERBS["train"], ["data=toy", *chosen])
     trained = SimpleNamespace(cfg=composed.to_config(TrainConfig), model=None, world=ALONE)
     loaded = list[str]()
     monkeypatch.setattr(train, "load_weights", lambda *asked: loaded.append(asked[-1]))
-    values = {"4": {"bleu": 0.0, "loss": 3.0}, "average": {"bleu": bleu, "loss": loss}}
+    values = {"4": {metric: 5.0, "loss": 3.0}, "average": {metric: score, "loss": loss}}
     monkeypatch.setattr(train, "scored", lambda *asked: Scores(values[loaded[-1]], {}, []))
     state = TrainState(scores={"2": 99.0, "4": 99.0}, losses={"2": 4.0, "4": 3.0})  # by other rules
     run = cast(Any, SimpleNamespace(checkpoints=store))
@@ -70,3 +84,37 @@ def test_an_average_is_compared_with_the_best_step_by_the_search_of_validations(
     at = cast(Any, SimpleNamespace(path=Path("runs/a")))
     assert f"5.00 of the best{told}\n" in train.summary(cfg, results, at)
     assert told not in train.summary(told_by_loss, results, at)  # which is that of all pairs
+
+
+@pytest.mark.parametrize(("which", "steps"), [("best", [2, 7]), ("last", [5, 7])])
+def test_the_weights_that_are_averaged_are_scored_with_the_tuned_search(
+    which: str, steps: list[int], tmp_path: Path
+) -> None:
+    """All checkpoints have the same weights, so that the average is as good as the best."""
+    keys = ("trainer.average=2", f"trainer.average_of={which}", "trainer.keep_best=2")
+    more = ("trainer.save_every_steps=1", "trainer.best_metric=chrf", TRIED)
+    run, told = open_run(untrained(tmp_path / "run", *keys, *more), runtime_cfg=CPU), list[str]()
+    state = TrainState(step=7, scores={"2": 9.0, "5": 1.0, "7": 5.0})
+    for step in (2, 5):
+        saved = Checkpoint(step, run.model.state_dict(), {}, state.to_store())
+        run.directory.checkpoints.save(saved)
+    results = train.conclude(run, run.directory, state, told.append)
+    assert results["averaged_steps"] == steps
+    best = max(scores_of(told, "chrf").values())
+    assert round(results["validation"]["chrf"], 2) == best != round(results["compared"]["average"], 2)
+
+
+@pytest.mark.parametrize(("clip_norm", "clip_value"), [(0.5, 0.0), (0.0, 0.01)])
+def test_gradients_are_clipped_as_the_config_says(
+    clip_norm: float, clip_value: float, tmp_path: Path
+) -> None:
+    limits = (f"optimizer.clip_norm={clip_norm}", f"optimizer.clip_value={clip_value}")
+    run = open_run(untrained(tmp_path / "run", *limits), runtime_cfg=CPU)
+    data = cast(Any, SimpleNamespace(tokenizer=run.tokenizer, pairs_of_epoch=lambda *asked: None))
+    trainer = train.build_trainer(run, data, run.directory, lambda step: {})
+    for parameter in trainer.parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    trainer.amp_step.clip()
+    gradients = torch.cat([x.grad.flatten() for x in trainer.parameters.values() if x.grad is not None])
+    found = float(gradients.norm() if clip_norm else gradients.max())
+    assert found == pytest.approx(clip_norm or clip_value, rel=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,41 @@ import yaml
 
 from nmt.cli import main
 from nmt.runs.opening import open_run
+from nmt.runs.tuning import tuned_values
+from nmt.runtime_config import RuntimeConfig
+from tests.runs.untrained import WORDS, untrained
 from tests.training.test_tracking import TOY
 
 TRIED = "tuned_decoding={max_length_offset: [2, 9, 4]}"
+CPU = RuntimeConfig(device="cpu")
 SHORT = ["trainer.best_metric=chrf", "decoding.max_length_ratio=0"]
 
 
 def results_of(run: Path) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = json.loads((run / "results.json").read_text())
     return found
+
+
+def scores_of(lines: Sequence[str], metric: str) -> dict[str, float]:
+    """Return the scores that the lines tell, by what was tried."""
+    start = f"tuning decoding: {metric} "
+    told = [line.removeprefix(start).partition(" with ") for line in lines if line.startswith(start)]
+    return {key: float(score) for score, _, key in told}
+
+
+def test_the_best_is_by_the_metric_on_the_first_pairs(tmp_path: Path) -> None:
+    """A lower TER is better; sentences are longer from the third on."""
+    keys = ("tokenizer=word", "metrics=[ter]", "trainer.best_metric=ter", TRIED)
+    longer = [*WORDS[:2], *(f"{words} {words}" for words in WORDS[2:])]
+    run = open_run(untrained(tmp_path / "run", *keys, tgt=longer), runtime_cfg=CPU)
+    scores = list[dict[str, float]]()
+    for number in (None, 2):
+        run.cfg.num_validation_pairs, told = number, list[str]()
+        values = tuned_values(run, run.directory, told.append)
+        scores.append(scores_of(told, "ter"))
+        found = scores[-1][f"decoding.max_length_offset={values['max_length_offset']}"]
+        assert found == min(scores[-1].values()) < max(scores[-1].values())
+    assert scores[0] != scores[1]
 
 
 def test_the_best_of_the_tried_values_is_the_search_of_the_run(
@@ -29,11 +56,7 @@ def test_the_best_of_the_tried_values_is_the_search_of_the_run(
     limit = "trainer.max_tokens=80"
     assert main(["train", f"run={run}", *TOY, *SHORT, limit, TRIED]) == 0
     out, err = capsys.readouterr()
-    tried = {}
-    for line in err.splitlines():
-        if line.startswith("tuning decoding: chrf "):
-            score, _, key = line.removeprefix("tuning decoding: chrf ").partition(" with ")
-            tried[key] = float(score)
+    tried = scores_of(err.splitlines(), "chrf")
     assert list(tried) == [f"decoding.max_length_offset={value}" for value in (2, 9, 4)]
     assert len({*tried.values()}) > 1
     best = max(tried, key=lambda key: tried[key])

@@ -184,7 +184,7 @@ def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.Ca
     assert not job.output.exists()
 
 
-def test_the_parts_of_another_job_are_refused_and_kept(job: Job) -> None:
+def test_the_parts_of_another_job_are_refused_and_kept(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     with job.opened(FACTS):
         save(job, 0)
     with (
@@ -204,6 +204,10 @@ def test_the_parts_of_another_job_are_refused_and_kept(job: Job) -> None:
     ):
         pass
     assert present(job) == [0]
+    job.source.write_bytes(TEXT)
+    monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 2)  # of another version
+    with pytest.raises(UserError, match=r"\n  lines per part: 3 -> 2\n"), job.opened(FACTS):
+        pass
 
 
 def test_a_folder_of_the_user_is_left_alone(job: Job) -> None:
