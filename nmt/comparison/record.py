@@ -324,7 +324,7 @@ def _state(path: Path, has_results: bool, has_checkpoint: bool) -> tuple[str, st
             return "unknown", f"said to run on {host}", step
         return "killed", "its process is gone", step
     known = {"finished": "done", "preempted": "stopped", "stopped": "stopped", "failed": "failed"}
-    if has_results:  # which a training that goes on removes
+    if has_results and (has_checkpoint or told in ("", "running", "finished")):
         return "done", "", step
     for state, file in (("exported", EXPORT_RECORD), ("imported", IMPORT_RECORD)):
         if not told and (path / file).is_file():

@@ -302,7 +302,7 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
     if cfg.data.num_stages > 1 and cfg.trainer.max_epochs is not None:
         yield (
             f"trainer.max_epochs={cfg.trainer.max_epochs} counts whole passes over the training split, but "
-            "data.stages end some of them early; set trainer.max_steps instead"
+            "data.stages end some of them early; set trainer.max_epochs=null, and trainer.max_steps"
         )
     yield from _misfits_of_lengths(cfg)
     problems = Problems()

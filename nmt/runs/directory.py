@@ -175,12 +175,16 @@ class RunDirectory:
             if process.isdecimal() and (int(process) == os.getpid() or not Path("/proc", process).exists()):
                 _remove(draft)
 
-    def adopt(self, cfg: TrainConfig) -> None:
-        """Store `cfg` as the config of the run, and remove what an earlier, shorter training ended with."""
+    def adopt(self, cfg: TrainConfig, *, learns: bool = True) -> None:
+        """Store `cfg` as the config of the run, and remove what an earlier, shorter training ended with.
+
+        Unless the run `learns`, translations by `nmt evaluate` stay: `forget_evaluations` deals with them.
+        """
         _remove(self.results_file)
         for folder, split in itertools.product((self.hypotheses, *self.hypotheses.glob("*/")), Split):
-            for file in folder.glob(f"{split.value}.*"):  # those of validations have names of their own
-                _remove(file)
+            is_evaluated = folder == self.hypotheses and (self.evaluations / f"{split.value}.json").is_file()
+            for file in folder.glob(f"{split.value}.*") if learns or not is_evaluated else ():
+                _remove(file)  # those of validations have names of their own
         self.checkpoints.remove_average()
         save_config(cfg, self.config_file)
 

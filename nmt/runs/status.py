@@ -20,6 +20,7 @@ class Status:
     """The state of a run while the block lasts (running), and how the block ends, written to status.json.
 
     finished; preempted by a signal; stopped, such as by a loss that is not finite; failed by any other error.
+    A finished run stays so where the block ends before it has begun to train.
     After SIGUSR1, with `requeue`, the job of Slurm is queued again.
     """
 
@@ -40,7 +41,7 @@ class Status:
         if isinstance(error, Interrupted):
             self._preempted()
         elif self._ending.acquire(blocking=False):  # a signal that comes later changes nothing
-            if error is None or self.run.results_file.is_file():  # those of before, as nothing has begun
+            if error is None or self._was_finished():
                 self._write("finished")
                 return
             with contextlib.suppress(NmtError):  # the disk may be full: that is said by `error`
@@ -58,10 +59,14 @@ class Status:
         if number is None or not self._ending.acquire(blocking=False):
             return
         with contextlib.suppress(NmtError):
-            is_finished = self.run.results_file.is_file()
-            self._write("finished" if is_finished else "preempted", "" if is_finished else number.name)
+            is_over = self._was_finished()
+            self._write("finished" if is_over else "preempted", "" if is_over else number.name)
         if self.requeue and number is signal.SIGUSR1:
             requeue_job()
+
+    def _was_finished(self) -> bool:
+        """Return whether weights and results of before are there: a training that begins removes results."""
+        return self.run.results_file.is_file() and bool(self.run.checkpoints.steps())
 
     def _write(self, state: str, reason: str = "") -> None:
         facts = {

@@ -186,9 +186,9 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
             tracker.message(f"going on after step {checkpoint.step} of {run.path}")
         _announce(trained, trainer, learning, size, tracker.message)
         if world.is_main:
-            if not trainer.finished():
+            if learns := not trainer.finished():
                 run.write_environment(device, settled.precision.value)
-            run.adopt(typed)
+            run.adopt(typed, learns=learns)
         with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, stop)
         tracker.message("scoring the final weights")

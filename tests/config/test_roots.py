@@ -327,7 +327,7 @@ def test_a_damaged_config_is_read_or_refused(
                 "data.stages=[{until: 5, weights: {all: 1}}, {weights: {all: 1}}]",
             ),
             "trainer.max_epochs=3 counts whole passes over the training split, but data.stages end some of "
-            "them early; set trainer.max_steps instead",
+            "them early; set trainer.max_epochs=null, and trainer.max_steps",
         ),
         (
             ("task=language_model", "model=gpt", "data=text", "data.train=a", "data.streaming=true"),

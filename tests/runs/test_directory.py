@@ -59,6 +59,13 @@ def test_a_training_that_goes_on_leaves_no_average_of_its_earlier_end(tmp_path: 
         (run.hypotheses / name).touch()
     run.adopt(config("trainer.average=1", "trainer.max_steps=100"))
     assert identify_checkpoint(run.path)[0] == "5"
+    write_json(run.evaluations / "test.json", {})
+    (run.hypotheses / "test.de").touch()  # of nmt evaluate
+    (run.hypotheses / "validation.de").touch()
+    run.adopt(config("metrics=[chrf]"), learns=False)
+    assert [file.name for file in run.hypotheses.glob("*.de")].count("test.de") == 1
+    assert not (run.hypotheses / "validation.de").exists()
+    run.adopt(config("trainer.average=1", "trainer.max_steps=200"))
     there = [file for file in run.hypotheses.rglob("*") if file.is_file()]
     assert sorted(str(file.relative_to(run.hypotheses)) for file in there) == sorted(kept)
 

@@ -108,15 +108,18 @@ def test_a_signal_after_the_end_changes_nothing(tmp_path: Path, monkeypatch: pyt
 def test_a_finished_run_stays_finished_where_a_new_start_begins_nothing(tmp_path: Path) -> None:
     run, stop = RunDirectory(tmp_path), StopRequest()
     write_json(run.results_file, {})
+    (run.checkpoints.directory / "step_00000010").mkdir(parents=True)
     for ending in (failing(UserError("no data")), failing(TrainingStopped("the disk is full"))):
         with contextlib.suppress(NmtError), Status(run, stop, requeue=False):
             ending()
         found = json.loads((tmp_path / "status.json").read_text())
         assert (found["state"], found["reason"]) == ("finished", "")
-    with contextlib.suppress(NmtError), Status(run, stop, requeue=False):
-        run.results_file.unlink()  # as a training that goes on does
-        failing(UserError("no data"))()
-    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+    for lost in (run.checkpoints.directory / "step_00000010", run.results_file):  # a run that is made anew
+        lost.rename(tmp_path / f"lost-{lost.name}")
+        with contextlib.suppress(NmtError), Status(run, stop, requeue=False):
+            failing(UserError("no data"))()
+        assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+        (tmp_path / f"lost-{lost.name}").rename(lost)
 
 
 @pytest.mark.fault(3)
