@@ -53,7 +53,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the names below, for type checkers
-    from nmt.data.pairs import ParallelText as ParallelText
+    from nmt.data.parallel_text import ParallelText as ParallelText
     from nmt.data.tokenizer import Tokenizer as Tokenizer
     from nmt.data.translation_memory import TranslationMemory as TranslationMemory
     from nmt.decoding.configs import BeamConfig as BeamConfig
@@ -81,7 +81,7 @@ _HOME = {
     "CheckpointStore": "training.checkpoint",
     "DecodingConfig": "decoding.configs",
     "NmtError": "errors",
-    "ParallelText": "data.pairs",
+    "ParallelText": "data.parallel_text",
     "Run": "runs.opened",
     "SamplingConfig": "decoding.configs",
     "Tokenizer": "data.tokenizer",

@@ -39,13 +39,14 @@ from nmt.config.roots import TrainConfig
 from nmt.data.batching import Plan, collate, plan_epoch
 from nmt.data.blocks import epochs_of
 from nmt.data.bundled_data import DemoData
+from nmt.data.configs import DataConfig
 from nmt.data.encode import FILES, opened
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.examples import SentencePairs
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
 from nmt.data.filters import filter_pairs
-from nmt.data.pairs import DataConfig, Split
+from nmt.data.parallel_text import Split
 from nmt.data.shards import write_starts
 from nmt.data.sources import load, stream
 from nmt.data.tokenizer_training import TokenizerConfig

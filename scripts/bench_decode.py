@@ -51,7 +51,7 @@ from job import batch_size, parallel, translated  # type: ignore[import-not-foun
 
 from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import TokenizerKind
 from nmt.errors import UserError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nmt
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.files import write_lines
 
 

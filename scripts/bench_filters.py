@@ -33,9 +33,10 @@ import benchmarking
 import numpy as np
 
 from nmt import open_run
+from nmt.data.configs import DataConfig
 from nmt.data.damage import ALIGNED
 from nmt.data.filters import filter_pairs
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.runs.pair_classifier import label_probabilities
 
 ROW_OF_LINES = 20

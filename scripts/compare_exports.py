@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.exchange.configs import ExportConfig, Format, Quantization

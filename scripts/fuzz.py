@@ -45,7 +45,7 @@ from nmt.config.compose import compose
 from nmt.config.stored import load_config
 from nmt.data.bundled_data import DemoData
 from nmt.data.files import FilesData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import load
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import NmtError

@@ -40,7 +40,7 @@ import torch.utils.tensorboard
 
 from nmt import cli, kernels
 from nmt.data.bundled_data import DemoData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import load
 from nmt.runs import train
 

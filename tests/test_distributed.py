@@ -27,7 +27,7 @@ from nmt.data.bundled_data import DemoData
 from nmt.data.encode import EncodingOptions, LineEncoder, encode_together
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import SentencePairs
-from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.data.streaming import closed
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

@@ -22,7 +22,7 @@ from nmt.config.overrides import choices, parse_flags
 from nmt.config.registry import VARIANTS
 from nmt.config.roots import NAMED_CHECKPOINTS
 from nmt.config.verb import Verb
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.decoding.metrics import MACRO, METRICS, SCORERS
 from nmt.errors import NmtError
 from nmt.files import OUTPUTS, path_of

@@ -6,6 +6,7 @@ what makes torch or a library crash, allocate without end or never return. Knows
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -52,8 +53,14 @@ def excesses(plain: dict[str, Any], prefix: str = "") -> Iterator[str]:
             if value != math.inf or not any(fnmatch(key, pattern) for pattern in MAY_BE_INFINITE):
                 yield f"{key} must be a finite number, but is {value}"
         elif isinstance(value, int | float):
-            largest = next(bound for pattern, bound in LARGEST.items() if fnmatch(key, pattern))
+            largest = _largest(key)
             if abs(value) > largest:
                 why = next((reason for pattern, reason in REASONS.items() if fnmatch(key, pattern)), "")
                 bound = f"{'at most ' if value > 0 else 'at least -'}{largest:,}"
                 yield f"{key} must be {bound}, but is {value}{why}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _largest(key: str) -> int:
+    """Return the largest number in size that `key` may have."""
+    return next(bound for pattern, bound in LARGEST.items() if fnmatch(key, pattern))

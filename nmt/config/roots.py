@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
@@ -24,8 +24,8 @@ from nmt.config.explain import explained, is_missing
 from nmt.config.limits import excesses
 from nmt.config.starting import InitConfig
 from nmt.data.compression import without_suffix
+from nmt.data.configs import DataConfig
 from nmt.data.modifiers import LEAST_LIKENESS
-from nmt.data.pairs import DataConfig
 from nmt.data.sources import open_group, set_configs
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.decoding.configs import STRATEGIES, DecodingConfig, GlossaryUse, ScoringConfig
@@ -363,7 +363,7 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
             if OmegaConf.is_missing(cfg, name):
                 raise UserError(is_missing(name, hints.get(name)))
             part = cfg[name]
-            with keys_below(name, *_groups_of(part)):
+            with keys_below(name, _groups_of(part)):
                 parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
             if dataclasses.is_dataclass(parts[name]):
                 problems += excesses(dataclasses.asdict(parts[name]), f"{name}.")
@@ -374,19 +374,21 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
     return made
 
 
-def _groups_of(part: object) -> list[str]:
-    """Return the keys of a part of a config whose values are dataclasses themselves."""
+def _groups_of(part: object) -> Iterator[str]:
+    """Yield the keys of a part of a config whose values are dataclasses themselves."""
     named = part if isinstance(part, DictConfig) else {}
-    return [str(key) for key in named if dataclasses.is_dataclass(OmegaConf.get_type(named, str(key)))]
+    for key in map(str, named):
+        if dataclasses.is_dataclass(OmegaConf.get_type(named, key)):
+            yield key
 
 
 @contextlib.contextmanager
-def keys_below(part: str, *names: str) -> Iterator[None]:
+def keys_below(part: str, names: Iterable[str]) -> Iterator[None]:
     """Call the keys `names`, in the problems of a `UserError` of the block, PART.NAME."""
-    key = re.compile(rf"(?<![\w./])(?=\w)(?=({'|'.join(names)})(=|\.[a-z]))")
     try:
         yield
     except UserError as error:
+        key = re.compile(rf"(?<![\w./])(?=\w)(?=({'|'.join(names)})(=|\.[a-z]))")
         raise UserError(*(key.sub(f"{part}.", problem) for problem in error.problems)) from error
 
 
@@ -433,6 +435,8 @@ def search_of_validations(cfg: RecipeConfig) -> DecodingConfig:
             f"{cfg.decoding.strategy}, with other values of its keys; "
             "that of mbr is greedy with {num_samples: 0, beam_size: 1}"
         )
+    if not given:
+        return cfg.decoding
     try:
         search = search_with(cfg.decoding, given)
         Problems(excesses(dataclasses.asdict(search), "decoding.")).refuse()
@@ -470,7 +474,7 @@ def tried_values(cfg: RecipeConfig) -> list[dict[str, Any]]:
         raise UserError(f"{key} has {number:,} combinations, and {MOST_TRIED} are the most; leave some out")
     found = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
     problems = Problems()
-    for values in found:
+    for values in filter(None, found):
         with problems.gathered(), _about(f"{key} (null tries nothing)"):
             search = search_with(cfg.decoding, values)
             Problems(excesses(dataclasses.asdict(search), "decoding.")).refuse()

@@ -46,6 +46,10 @@ class _Choice(ConfigNode):
             raise AttributeError(name)
         return _schema(self.cls)
 
+    def __deepcopy__(self, memo: Any) -> ConfigNode:
+        """Return what Hydra composes with, and changes."""
+        return ConfigNode(self.name, copied(self.node), self.group, self.package, self.provider)
+
 
 def _register(verb: Verb, stored: TrainConfig | None) -> None:
     """Give Hydra the schema of `verb`, and what the verb takes over from the config of a run."""

@@ -6,7 +6,8 @@ Knows text and tokens; refuses to know a model. The modules in import order:
     filter_table        The table of filters, which judge training pairs.
     fixer_table         The table of fixers, which repair the text of training pairs.
     modifiers           The table of modifiers, which change the text of training pairs.
-    pairs               Sentence pairs, and the config fields that all sources share.
+    parallel_text       Sentence pairs as text, and streams of them, chunk by chunk.
+    configs             The config fields that all sources share, and those of sources that read columns.
     workers             Processes that work through a corpus together.
     documents           Previous sentences in front of each pair, within documents.
     sentences           Text to sentences, by rules; too long ones to parts.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import sentencepiece
 
 from nmt.data.mixture import TAG
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.piece_models import PieceModel, piece_model
 from nmt.data.source_factors import small
 from nmt.data.special_ids import EOS_ID, UNK_ID

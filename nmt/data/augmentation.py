@@ -21,11 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.data import modifiers
+from nmt.data.configs import CONTEXT_SEPARATOR, DataConfig
 from nmt.data.documents import without_context
 from nmt.data.draws import Draws, hashes
 from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MATCH_MARK, MODIFIERS, ModifierConfig, Need, NoiseConfig, TyposConfig
-from nmt.data.pairs import CONTEXT_SEPARATOR, DataConfig, ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.scripts import language_of
 from nmt.data.translation_memory import Neighbours
 from nmt.data.words import IN_WORD

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt.data import modifiers
+from nmt.data.configs import DataConfig
 from nmt.data.mixture import require_domain
-from nmt.data.pairs import DataConfig, Split
+from nmt.data.parallel_text import Split
 from nmt.errors import UserError
 
 ALL = "usual"

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from nmt.data import files
+from nmt.data.configs import DataConfig
 from nmt.data.files import FilesData
 from nmt.data.mixture import tag_of_language
-from nmt.data.pairs import DataConfig, PairStream, Split
+from nmt.data.parallel_text import PairStream, Split
 from nmt.errors import UserError
 
 BUNDLED = Path(__file__).parent / "bundled"

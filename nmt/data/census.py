@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data import sources
+from nmt.data.configs import DataConfig
 from nmt.data.documents import without_context
 from nmt.data.filters import Filter
-from nmt.data.pairs import DataConfig, PairStream, ParallelText
+from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 3

@@ -19,7 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.parallel_text import PairStream, ParallelText
 
 ALIGNED, MISALIGNED = "aligned", "misaligned"
 """The labels."""

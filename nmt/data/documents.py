@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from nmt.data.pairs import CONTEXT_SEPARATOR, DataConfig, PairStream, ParallelText, Split
+from nmt.data.configs import CONTEXT_SEPARATOR, DataConfig
+from nmt.data.parallel_text import PairStream, ParallelText, Split
 
 BYTES_PER_TOKEN = 3
 """Bytes of UTF-8 that a side with its context may have for each of `data.max_tokens`: fewer than a piece has

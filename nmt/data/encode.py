@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import CHUNK_PAIRS, ParallelText
+from nmt.data.parallel_text import CHUNK_PAIRS, ParallelText
 from nmt.data.special_ids import BOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry

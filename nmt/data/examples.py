@@ -15,12 +15,13 @@ import numpy as np
 
 from nmt.data.augmentation import Augmentation, JoinedAugmentation
 from nmt.data.blocks import LARGE_PAIRS, epochs_of
+from nmt.data.configs import DataConfig
 from nmt.data.encode import EncodingOptions, LineEncoder, encode_stream, encode_together, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, windows
 from nmt.data.filters import Filter, FilterReport, all_lines, filter_pairs, filter_texts, targets_alone
 from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import MatchesConfig, Need
-from nmt.data.pairs import DataConfig, ParallelText, concatenated
+from nmt.data.parallel_text import ParallelText, concatenated
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.streaming import StreamBuffers, StreamedText
 from nmt.data.tokenizer import Tokenizer

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmt.data import filter_table, sources
+from nmt.data.configs import DataConfig
 from nmt.data.files import FilesData, TextData
-from nmt.data.pairs import DataConfig, PairStream, Split
+from nmt.data.parallel_text import PairStream, Split
 from nmt.files import write_lines
 
 NOT_TAKEN = ("name", "streaming", "fixers", "key_prefix")

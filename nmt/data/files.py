@@ -18,23 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.checks import at_least, within
 from nmt.data.compression import without_suffix
+from nmt.data.configs import MAX_SHOWN_COLUMNS, ColumnsConfig, DataConfig, TableConfig, paths_of
 from nmt.data.documents import DocumentEnds, ends_document
 from nmt.data.lines import is_cut, read_lines, require_file
-from nmt.data.pairs import (
+from nmt.data.parallel_text import (
     MAX_LINE_CHARS,
     MAX_SHOWN_CHARS,
-    MAX_SHOWN_COLUMNS,
     ONE_FOR_EACH,
-    ColumnsConfig,
-    DataConfig,
     PairStream,
     ParallelText,
     Split,
-    TableConfig,
     chunked,
     joined_streams,
     one_line,
-    paths_of,
     stamp_of_files,
     weight_of,
 )

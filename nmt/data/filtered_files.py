@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.configs import ColumnsConfig, DataConfig
 from nmt.data.filtering import EXAMPLES, Chain, blocks_of, filtered, line_of, shown
 from nmt.data.filters import Filter
 from nmt.data.measuring import Block, Measurement
-from nmt.data.pairs import ColumnsConfig, DataConfig, PairStream, ParallelText, Split
+from nmt.data.parallel_text import PairStream, ParallelText, Split
 from nmt.data.side_files import LANG, WILDCARD
 from nmt.errors import UserError
 from nmt.files import path_of, written_atomically

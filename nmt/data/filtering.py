@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import filter_table, sources
+from nmt.data.configs import DataConfig
 from nmt.data.documents import without_context
 from nmt.data.filter_table import FilterConfig, ModelFilterConfig, OpusCleanerConfig
 from nmt.data.filters import Filter, FilterReport
@@ -28,7 +29,7 @@ from nmt.data.lines import require_file
 from nmt.data.measuring import BLOCK_PAIRS, Block, Measurement, depends_on, is_alone, opened
 from nmt.data.opuscleaner import expanded
 from nmt.data.pair_filters import Context, Mask, ModelScorers, NumberedText, PairFilter, Values
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, in_blocks
+from nmt.data.parallel_text import PairStream, ParallelText, Split, in_blocks
 from nmt.data.workers import are_several, worked
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.errors import UserError

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from nmt.data.configs import DataConfig
 from nmt.data.documents import current_of_each
-from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText
+from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText
 
 MIN_UNEVEN_CHARS = 20
 """A pair whose longer side has at most so many characters is never uneven: short pairs differ by chance."""

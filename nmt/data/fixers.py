@@ -19,8 +19,9 @@ from importlib.metadata import version
 
 from nmt import extras
 from nmt.data import fixer_table
+from nmt.data.configs import DataConfig
 from nmt.data.fixer_table import FIXERS, FixerConfig
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, one_line
+from nmt.data.parallel_text import PairStream, ParallelText, Split, one_line
 from nmt.data.words import THAI_TO_KHMER
 from nmt.loading import loaded
 

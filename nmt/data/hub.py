@@ -25,18 +25,16 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
 from nmt.data.compression import without_suffix
+from nmt.data.configs import ColumnsConfig, TableConfig, shown
 from nmt.data.documents import DocumentEnds
 from nmt.data.lines import open_bytes
-from nmt.data.pairs import (
+from nmt.data.parallel_text import (
     CHUNK_PAIRS,
     MAX_LINE_CHARS,
-    ColumnsConfig,
     PairStream,
     ParallelText,
     Split,
-    TableConfig,
     one_line_each,
-    shown,
     stamp_of_files,
     weight_of,
 )

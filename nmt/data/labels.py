@@ -10,14 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nmt.data import files, hub
+from nmt.data.configs import SEPARATOR, TableConfig
 from nmt.data.hub import DatasetConfig
-from nmt.data.pairs import (
-    SEPARATOR,
-    PairStream,
-    ParallelText,
-    Split,
-    TableConfig,
-)
+from nmt.data.parallel_text import PairStream, ParallelText, Split
 from nmt.errors import UserError
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import Ids, RaggedIds
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.words import words_and_signs
 from nmt.disk_cache import entry_name, open_entry, write_entry
 

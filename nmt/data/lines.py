@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nmt.data.compression import compression_of, damages, uncompressed
-from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.errors import UserError, suggest
 
 BLOCK_BYTES = 1 << 22

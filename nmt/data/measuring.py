@@ -28,7 +28,7 @@ from nmt import extras
 from nmt.data.filter_table import FILTERS, DuplicatesConfig, FilterConfig, ModelFilterConfig, Unit
 from nmt.data.filters import FilterReport
 from nmt.data.pair_filters import Context, Mask, NumberedText, PairFilter, Values, earlier_streams
-from nmt.data.pairs import stamp_of_files
+from nmt.data.parallel_text import stamp_of_files
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.loading import loaded
 

@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from nmt.data.pairs import DataConfig, PairStream, ParallelText
+from nmt.data.configs import DataConfig
+from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.errors import UserError, suggest
 
 SPECIAL = ("s", "pad", "unk")

@@ -27,6 +27,7 @@ from regex import compile as compile_pattern
 
 from nmt import extras
 from nmt.data import sources
+from nmt.data.configs import DataConfig
 from nmt.data.filter_table import (
     Action,
     CharactersConfig,
@@ -50,7 +51,7 @@ from nmt.data.filter_table import (
     WordLengthConfig,
 )
 from nmt.data.lines import read_lines, require_file
-from nmt.data.pairs import ONE_FOR_EACH, DataConfig, PairStream, ParallelText, Split
+from nmt.data.parallel_text import ONE_FOR_EACH, PairStream, ParallelText, Split
 from nmt.data.scripts import SCRIPTS_OF, language_of, script_of
 from nmt.data.words import counted_words
 from nmt.errors import UserError

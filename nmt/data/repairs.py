@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from nmt.data import fixers, sources
+from nmt.data.configs import DataConfig
 from nmt.data.documents import ends_document
 from nmt.data.filtering import CHANGED, Drawn
 from nmt.data.fixer_table import FixerConfig
 from nmt.data.fixers import nfc
 from nmt.data.measuring import BLOCK_PAIRS
 from nmt.data.pair_filters import NumberedText
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, in_blocks
+from nmt.data.parallel_text import PairStream, ParallelText, Split, in_blocks
 from nmt.data.workers import worked
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.errors import UserError

@@ -6,10 +6,11 @@ An entry is {name: ROW, KEY: VALUE} or, where the defaults will do, ROW alone. K
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
@@ -28,8 +29,8 @@ class Row:
 
     def plain(self) -> dict[str, Any]:
         """Return the keys and their values, as a config states them."""
-        values: Any = OmegaConf.to_container(OmegaConf.structured(self), enum_to_str=True)
-        return {str(key): value for key, value in values.items()}
+        values = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(self))
+        return {key: _stated(value) for key, value in values if key != "key_prefix"}
 
 
 R = TypeVar("R", bound=Row)
@@ -68,11 +69,24 @@ def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[s
             raise UserError(f"unknown key {key}.{own}{near}")
     try:
         values: dict[Any, Any] = {**defaults, **given}
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(cls), values))
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(_schema(cast(type, cls)), values))
     except ValidationError as error:
         own = str(error.key)
         raise UserError(f"{key}.{own} {_refused(get_type_hints(cls).get(own), given.get(own))}") from error
     return cls(**typed, key_prefix=key)
+
+
+@functools.cache
+def _schema(cls: type) -> Any:
+    """Return the types of the keys of a row; nothing changes them."""
+    return OmegaConf.structured(cls)
+
+
+def _stated(value: Any) -> Any:
+    """Return a value as a config states it: members of enumerations by their names."""
+    if isinstance(value, list):
+        return [_stated(one) for one in value]
+    return value.name if isinstance(value, Enum) else value
 
 
 def _refused(hint: object, value: object) -> str:

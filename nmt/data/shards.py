@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from nmt.data.encode import Chunks, Counts, Layout, LineEncoder, chosen, laid_out, opened
 from nmt.data.encoded_pairs import STRIDE, EncodedPairs, RaggedIds, starts_of
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText, in_blocks
+from nmt.data.parallel_text import ParallelText, in_blocks
 from nmt.data.workers import worked
 from nmt.disk_cache import Metadata, open_entry, write_entry
 from nmt.errors import UserError

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.lexicon import MOST_CELLS, train_lexicon
-from nmt.data.pairs import ParallelText, stamp_of_files
+from nmt.data.parallel_text import ParallelText, stamp_of_files
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError

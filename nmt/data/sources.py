@@ -22,21 +22,12 @@ from nmt.checks import at_least, positive
 from nmt.data import augmented, damage, documents, files, hub, labels, mixture, stages, testsets
 from nmt.data.augmented import AugmentedData
 from nmt.data.bundled_data import DemoData, NoData, ToyData, stream_bundled, stream_none
+from nmt.data.configs import SEPARATOR, ColumnsConfig, DataConfig, domain_tag
 from nmt.data.files import FilesData, TextData
 from nmt.data.fixers import repaired
 from nmt.data.hub import DatasetConfig, HubData
 from nmt.data.labels import HubLabelsData, LabelsData
-from nmt.data.pairs import (
-    MAX_LINE_CHARS,
-    SEPARATOR,
-    ColumnsConfig,
-    DataConfig,
-    PairStream,
-    ParallelText,
-    Split,
-    domain_tag,
-    joined_streams,
-)
+from nmt.data.parallel_text import MAX_LINE_CHARS, PairStream, ParallelText, Split, joined_streams
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError, suggest
 
@@ -86,7 +77,7 @@ class MixtureData(DataConfig):
                 f"data.corpora must be a group of names, such as {{a: {{train: PATH}}}}, but is {given!r}"
             )
         self.corpora = {str(name): _weighted(str(name), entry) for name, entry in given.items()}
-        self.parts(Split.train)  # refuses entries that fit no source
+        self._parts = {name: _entry_config(self, name) for name in self.corpora}
         weights = {name: entry["weight"] for name, entry in self.corpora.items()}
         self.stages = [dict(stage._asdict()) for stage in stages.parsed(self.stages or [], weights)]
         for name in self.scored if self.corpora else ():  # there are none behind an error in them
@@ -161,10 +152,9 @@ class MixtureData(DataConfig):
 
     def parts(self, split: Split) -> dict[str, DataConfig]:
         """Return the corpora that have `split`, by name; but for training, only the scored ones."""
-        parts = {name: _entry_config(self, name) for name in self.corpora}
+        parts, languages = self._parts, self.languages if split is not Split.train else []
         if split is Split.train:
-            return parts
-        languages = self.languages
+            return dict(parts)
         scored = self.scored or [n for n, part in parts.items() if (part.src, part.tgt) in languages]
         return {n: part for n, part in parts.items() if n in scored and part.place(split) is not None}
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.data.filters import FilterReport
 from nmt.data.mixture import mean_shares
-from nmt.data.pairs import ParallelText, concatenated
+from nmt.data.parallel_text import ParallelText, concatenated
 from nmt.errors import UserError
 
 Filtered = Callable[[], Iterator[tuple[ParallelText, FilterReport]]]

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.data import sources
+from nmt.data.configs import ColumnsConfig, DataConfig
 from nmt.data.files import FilesData, is_table
-from nmt.data.pairs import ColumnsConfig, DataConfig, ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.side_files import names_of_sides
 from nmt.disk_cache import entry_name, open_entry, write_entry
 

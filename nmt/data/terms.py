@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from nmt.data.augmentation import FIXED, Pair
+from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.draws import Draws
 from nmt.data.lexicon import WORD, Links, WordLexicon
 from nmt.data.modifiers import TERM_MARKS, ModifierConfig, TermsConfig
-from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.errors import UserError
 
 COMMON_WORDS = 50

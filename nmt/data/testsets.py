@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nmt.data.configs import DataConfig
 from nmt.data.lines import read_lines
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, chunked, stamp_of_files
+from nmt.data.parallel_text import PairStream, ParallelText, Split, chunked, stamp_of_files
 from nmt.errors import UserError, suggest
 
 

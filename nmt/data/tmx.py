@@ -13,7 +13,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from nmt.data.lines import BLOCK_BYTES, open_bytes
-from nmt.data.pairs import MAX_LINE_CHARS, one_line
+from nmt.data.parallel_text import MAX_LINE_CHARS, one_line
 from nmt.errors import UserError
 
 CODES = ("bpt", "ept", "it", "ph", "ut")

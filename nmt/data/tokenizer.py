@@ -29,7 +29,7 @@ from nmt.data import casing, source_factors
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.label_set import label_model, named, spelt
 from nmt.data.mixture import TAG, split_tag, untagged
-from nmt.data.pairs import ParallelText, one_line
+from nmt.data.parallel_text import ParallelText, one_line
 from nmt.data.piece_models import BOS as BOS
 from nmt.data.piece_models import EOS as EOS
 from nmt.data.piece_models import Piece as Piece

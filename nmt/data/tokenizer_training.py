@@ -22,7 +22,7 @@ from typing import Any
 from nmt import extras
 from nmt.checks import at_least, within
 from nmt.data import casing, source_factors
-from nmt.data.pairs import SEPARATOR
+from nmt.data.configs import SEPARATOR
 from nmt.data.source_factors import SPACE as SPACE
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.errors import UserError

@@ -27,6 +27,7 @@ import sentencepiece
 from nmt.data import casing, repairs, sources, stages
 from nmt.data.adaptation import Inherited, extended
 from nmt.data.augmentation import UNMODIFIED, Augmentation, JoinedAugmentation
+from nmt.data.configs import DataConfig
 from nmt.data.encoded_pairs import InParts
 from nmt.data.filtered_files import files_of
 from nmt.data.filtering import Chain, chains, filtered, judged_alone
@@ -34,7 +35,7 @@ from nmt.data.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.label_set import label_set, require_known
 from nmt.data.mixture import mean_shares
 from nmt.data.pair_filters import ModelScorers
-from nmt.data.pairs import CHUNK_PAIRS, DataConfig, PairStream, ParallelText, Split, concatenated, one_line
+from nmt.data.parallel_text import CHUNK_PAIRS, PairStream, ParallelText, Split, concatenated, one_line
 from nmt.data.ready_tokenizers import ready_models
 from nmt.data.streaming import StreamedText
 from nmt.data.swapped import swapped_parts, way_out

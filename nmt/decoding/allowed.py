@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.data.lines import is_cut, read_lines
-from nmt.data.pairs import MAX_LINE_CHARS, stamp_of_files
+from nmt.data.parallel_text import MAX_LINE_CHARS, stamp_of_files
 from nmt.data.shortlist import PieceIds, Shortlist
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from torch import Tensor
 from nmt.data.batching import Batch
 from nmt.data.documents import current_of_each
 from nmt.data.mixture import language_of_tag, split_tag, without_front
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.forcing import ROWS_AT_ONCE

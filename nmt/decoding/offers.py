@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from nmt.data import files
 from nmt.data.compression import without_suffix
+from nmt.data.configs import DataConfig
 from nmt.data.files import FilesData
 from nmt.data.modifiers import LEAST_LIKENESS
-from nmt.data.pairs import DataConfig, Split
+from nmt.data.parallel_text import Split
 from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.documents import current
 from nmt.data.mixture import split_front
-from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.sentences import joined, parts, sentences
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import LineSplitting

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from nmt.data.batching import pad, plan_in_order
+from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.documents import current
-from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode

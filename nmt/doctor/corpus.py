@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from nmt.data import repairs, sources
 from nmt.data.augmented import AugmentedData
+from nmt.data.configs import DataConfig
 from nmt.data.documents import without_context
 from nmt.data.filter_table import ModelFilterConfig
 from nmt.data.filtering import chains, chains_without_models, tried
 from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_of
-from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
+from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText, Split
 from nmt.doctor import characters
 from nmt.doctor.alignment import Alignment, Shift
 from nmt.doctor.characters import BLOCK_LINES, SCRIPTS, LineFacts, facts_of

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.config.roots import RecipeConfig
+from nmt.data.configs import DataConfig
 from nmt.data.files import missing_splits
 from nmt.data.label_set import named
-from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, Split
+from nmt.data.parallel_text import MAX_LINE_CHARS, Split
 from nmt.data.sources import AlignmentData
 from nmt.data.swapped import are_swapped, way_out
 from nmt.decoding.metrics import require_computable

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.doctor.characters import MAX_LOOKED, tables
 from nmt.doctor.hashes import Hashes, combined, mixed, powers
 

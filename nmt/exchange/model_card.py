@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from nmt import __version__
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
+from nmt.data.configs import SEPARATOR
 from nmt.data.label_set import named
-from nmt.data.pairs import SEPARATOR, one_line
+from nmt.data.parallel_text import one_line
 from nmt.data.tokenizer_training import Case
 from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import ExportConfig, Format

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from nmt import __version__
 from nmt.config.stored import to_plain
-from nmt.data.pairs import domain_tag
+from nmt.data.configs import domain_tag
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.exchange.configs import ExportConfig
 from nmt.exchange.shared import untied

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from nmt.data.configs import DataConfig, domain_tag
 from nmt.data.documents import composed
 from nmt.data.mixture import in_domain, require_domain, tagged
-from nmt.data.pairs import DataConfig, domain_tag
 from nmt.decoding.requests import Request
 from nmt.errors import UserError, suggest
 

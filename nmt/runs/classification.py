@@ -10,7 +10,7 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import LabelledTexts
 from nmt.data.filters import FilterReport
 from nmt.data.label_set import require_known
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, score_text

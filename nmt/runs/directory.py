@@ -29,8 +29,9 @@ from nmt import __version__, kernels
 from nmt.config.roots import TrainConfig, epoch_size, with_batch_tokens, with_epoch_size
 from nmt.config.stored import difference, load_config, refuse_difference, save_config
 from nmt.containment import require_contained
+from nmt.data.configs import DataConfig
 from nmt.data.lines import is_cut
-from nmt.data.pairs import MAX_LINE_CHARS, DataConfig, ParallelText, Split
+from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText, Split
 from nmt.data.sources import MAX_SCORED_BYTES
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText

@@ -7,7 +7,8 @@ import dataclasses
 from nmt.config.roots import TrainConfig
 from nmt.data import sources
 from nmt.data.augmented import AugmentedData
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.configs import DataConfig
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.tasks import TASKS

@@ -15,7 +15,7 @@ from nmt.data.encode import encode_pairs
 from nmt.data.encoded_pairs import EncodedPairs, windows
 from nmt.data.examples import TextWindows
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig

@@ -16,11 +16,12 @@ from typing import Any, TypeVar, cast
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import Task, TrainConfig, search_with
+from nmt.data.configs import SEPARATOR, domain_tag
 from nmt.data.documents import current_of_each
 from nmt.data.matches import with_match
 from nmt.data.mixture import in_domain, require_domain, without_front
 from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
-from nmt.data.pairs import SEPARATOR, ParallelText, Split, domain_tag
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.source_factors import sizes
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.translation_memory import TranslationMemory

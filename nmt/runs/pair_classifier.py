@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.config.roots import Task
+from nmt.data.configs import SEPARATOR
 from nmt.data.label_set import named
-from nmt.data.pairs import SEPARATOR, ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.sources import AlignmentData
 from nmt.errors import UserError, suggest
 from nmt.runs.opened import Run

@@ -13,10 +13,11 @@ from nmt import extras
 from nmt.config.roots import Task, TrainConfig
 from nmt.data import filter_table
 from nmt.data.compression import require_zstandard
+from nmt.data.configs import DataConfig
 from nmt.data.files import FilesData
 from nmt.data.fixers import fixers_of, require_libraries
 from nmt.data.lines import require_file
-from nmt.data.pairs import DataConfig, Split
+from nmt.data.parallel_text import Split
 from nmt.data.ready_tokenizers import require_library
 from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import require_kept_symbols

@@ -17,7 +17,7 @@ import numpy as np
 from nmt.config.roots import Task
 from nmt.data.filter_table import ClassifierConfig, CrossEntropyConfig, ModelFilterConfig
 from nmt.data.pair_filters import Scorer, Values
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.errors import UserError
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.opened import Run

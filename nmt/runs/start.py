@@ -20,7 +20,8 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.config.starting import OptimizerUse, VocabularyUse, kept, other_shapes, refuse_contradictions
 from nmt.config.stored import load_config, to_plain
 from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
-from nmt.data.pairs import Split, directions
+from nmt.data.configs import directions
+from nmt.data.parallel_text import Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import Log, UserError, first_of, warn
 from nmt.files import read_json, write_json

@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import pair_filters
+from nmt.data.configs import DataConfig
 from nmt.data.filters import FilterReport
 from nmt.data.lines import read_lines, require_file
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import CorpusText, digest_of
 from nmt.decoding.metrics import sentence_chrf

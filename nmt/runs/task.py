@@ -12,7 +12,7 @@ import torch
 from nmt.config.roots import TrainConfig
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import Examples
 from nmt.decoding.configs import DecodingConfig

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nmt.config.roots import Task
 from nmt.data.batching import collate, plan_in_order
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, perplexity, validation_values
 from nmt.errors import Log

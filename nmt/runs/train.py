@@ -21,7 +21,7 @@ from nmt import distributed, kernels, runtime
 from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, with_batch_tokens, with_decoding, with_epoch_size
 from nmt.config.stored import to_plain
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.streaming import closed
 from nmt.data.training_split import Examples, TrainingData
 from nmt.decoding.evaluate import Scores

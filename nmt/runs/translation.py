@@ -13,7 +13,7 @@ from nmt.data.encode import EncodingOptions, encode_pairs
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import SentencePairs
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, evaluate_text
 from nmt.runs.task import TaskCode, TrainedModel

@@ -6,7 +6,7 @@ from typing import Any
 
 from nmt.config.roots import Task, search_with, tried_values
 from nmt.config.spelling import spelled
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.decoding.metrics import MACRO, higher_is_better
 from nmt.errors import Log
 from nmt.runs.directory import RunDirectory

@@ -10,7 +10,7 @@ import torch
 from nmt import runtime
 from nmt.config.roots import TrainConfig, search_of_validations, search_with, tried_values
 from nmt.config.spelling import spelled
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, languages_asked_for

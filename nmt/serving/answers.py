@@ -16,9 +16,9 @@ from typing import Any
 
 from nmt.attention_views.alignment import Weights, mean_weights, word_indices, word_weights
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
+from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.documents import current
 from nmt.data.mixture import split_front
-from nmt.data.pairs import CONTEXT_SEPARATOR
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Piece
 from nmt.decoding import DecodingConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nmt.data.configs import SEPARATOR
 from nmt.data.mixture import require_domain
-from nmt.data.pairs import SEPARATOR
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
 from nmt.serving.answers import Question

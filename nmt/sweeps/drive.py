@@ -24,7 +24,8 @@ from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config, matches
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.config.trials import Sweep
-from nmt.data.pairs import DataConfig, Split, stamp_of_files
+from nmt.data.configs import DataConfig
+from nmt.data.parallel_text import Split, stamp_of_files
 from nmt.data.sources import has_split, set_configs
 from nmt.decoding.metrics import MACRO, METRICS, default_best, higher_is_better, over_languages
 from nmt.errors import Interrupted, UserError, first_of, in_one_line, suggest, tell, visible

@@ -45,7 +45,7 @@ def _training_words(run: Path) -> dict[str, int]:
     from nmt.comparison.breakdown import word_counts
     from nmt.config.stored import load_config
     from nmt.data import sources
-    from nmt.data.pairs import Split
+    from nmt.data.parallel_text import Split
 
     cfg = load_config(run / "config.yaml")
     stream = sources.stream(cfg.data, Split.train)

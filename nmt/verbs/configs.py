@@ -28,7 +28,7 @@ from nmt.config.roots import (
     require_checkpoint,
 )
 from nmt.data import mixture, sources
-from nmt.data.pairs import DataConfig
+from nmt.data.configs import DataConfig
 from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError
@@ -316,7 +316,7 @@ class DistilConfig(TrainConfig):
             raise UserError(f"teacher must name a run directory, or several as [A,B], not {self.teacher!r}")
         if twice := sorted({run for run in self.teachers if self.teachers.count(run) > 1}):
             raise UserError(f"teacher names {twice[0]} twice; name each run once")
-        with keys_below("distil", "ensemble"):
+        with keys_below("distil", ["ensemble"]):
             self.distil.ensemble.normalised(len(self.teachers))
         if self.task is not Task.translation:
             raise UserError(f"nmt distil trains translation, but task is {self.task.value}")

@@ -26,10 +26,11 @@ from nmt.config.roots import Task, TrainConfig, TranslateConfig, keys_below
 from nmt.config.spelling import spelled
 from nmt.config.stored import load_config, load_run, refuse_difference, to_plain
 from nmt.data import sources
+from nmt.data.configs import DataConfig, directions
 from nmt.data.filtering import chains
 from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.lines import read_lines
-from nmt.data.pairs import DataConfig, ParallelText, Split, directions
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan, scored_text
 from nmt.decoding.configs import SPLITTING, LineSplitting
@@ -50,7 +51,7 @@ from nmt.signals import StopRequest
 from nmt.verbs.configs import Combine, DistilConfig
 from nmt.verbs.translate import search_settings, translate_file
 
-_keys_of_teachers = functools.partial(keys_below, "distil", "checkpoint", "decoding", "ensemble")
+_keys_of_teachers = functools.partial(keys_below, "distil", ("checkpoint", "decoding", "ensemble"))
 
 ORIGINAL = "original"
 """Name of the original pairs in the mixture, where they are no mixture themselves."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from nmt.config.composed import Composed
 from nmt.data.bundled_data import NoData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import has_split, set_configs
 from nmt.doctor.configs import DoctorConfig
 from nmt.doctor.corpus import SplitReport, examined

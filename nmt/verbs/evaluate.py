@@ -19,7 +19,8 @@ from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.configs import DataConfig
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import has_split, like_trained, set_configs
 from nmt.data.testsets import TestsetData
 from nmt.decoding.confidence import correlations

@@ -11,7 +11,7 @@ from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task
 from nmt.config.stored import load_config
 from nmt.data import sources
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.shortlist import build_shortlist
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError

@@ -11,7 +11,7 @@ import torch
 
 from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, empty_maps
 from nmt.data.batching import pad
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

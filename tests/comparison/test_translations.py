@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nmt.comparison.translations import entries_of
-from nmt.data.pairs import MAX_LINE_CHARS
+from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES, SOURCES, lined, made_run, write

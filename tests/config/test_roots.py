@@ -24,9 +24,9 @@ from nmt.config.plain import Loader
 from nmt.config.roots import TrainConfig, TranslateConfig, with_batch_tokens
 from nmt.config.schemas import set_up
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
+from nmt.data.configs import ColumnsConfig, DataConfig
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData
-from nmt.data.pairs import ColumnsConfig, DataConfig
 from nmt.data.sources import SOURCES, MixtureData
 from nmt.errors import UserError
 from nmt.models.configs import MODELS

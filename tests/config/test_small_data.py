@@ -34,7 +34,7 @@ from nmt.config.stored import fingerprint, load_config
 from nmt.config.trials import plan
 from nmt.data import census
 from nmt.data.census import Census, SideCensus, count
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 from nmt.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nmt.data.adaptation import _integer, coverage, extended, origins
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind

@@ -14,7 +14,7 @@ from nmt.data.augmentation import KEYBOARDS, Augmentation
 from nmt.data.bundled_data import DemoData
 from nmt.data.encode import EncodingOptions, LineEncoder
 from nmt.data.modifiers import EMOJI, MODIFIERS, Need
-from nmt.data.pairs import ParallelText, concatenated
+from nmt.data.parallel_text import ParallelText, concatenated
 from nmt.data.sources import MixtureData
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig

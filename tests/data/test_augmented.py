@@ -9,7 +9,7 @@ import pytest
 
 from nmt.data.augmented import USUAL, AugmentedData
 from nmt.data.bundled_data import DemoData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import MixtureData, has_split, load, set_configs
 from nmt.errors import UserError
 

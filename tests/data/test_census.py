@@ -12,7 +12,7 @@ from nmt.data import census
 from nmt.data.census import Census, SideCensus, count
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 
 
 def of(*lines: str) -> SideCensus:

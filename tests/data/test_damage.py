@@ -11,7 +11,7 @@ import pytest
 
 from nmt.data import damage
 from nmt.data.damage import ALIGNED, KINDS, MISALIGNED, Block, damaged, labelled, units
-from nmt.data.pairs import PairStream, ParallelText, Split
+from nmt.data.parallel_text import PairStream, ParallelText, Split
 from nmt.data.sources import AlignmentData, MixtureData, load, stream
 from nmt.errors import UserError
 

@@ -11,11 +11,12 @@ import pytest
 
 from nmt.data import files, sources
 from nmt.data.bundled_data import DemoData
+from nmt.data.configs import DataConfig
 from nmt.data.documents import composed, current, with_context
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
 from nmt.data.hub import HubData
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split
+from nmt.data.parallel_text import PairStream, ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 

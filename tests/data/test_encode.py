@@ -19,7 +19,7 @@ from nmt.data import encode
 from nmt.data.encode import Chunks, EncodingOptions, LineEncoder, encode_pairs, encode_stream, sample_pairs
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, joined, windows
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig

@@ -12,7 +12,7 @@ from nmt.data import encode
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import SentencePairs
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import PairStream, ParallelText
+from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.data.sources import MixtureData
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

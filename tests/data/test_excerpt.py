@@ -9,7 +9,7 @@ from nmt.data import sources
 from nmt.data.bundled_data import DemoData
 from nmt.data.excerpt import excerpt
 from nmt.data.files import FilesData, TextData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import MixtureData
 from nmt.files import write_lines
 

@@ -17,6 +17,7 @@ import datasets
 import pytest
 
 from nmt.data import filtering, measuring, pair_filters
+from nmt.data.configs import DataConfig
 from nmt.data.files import FilesData
 from nmt.data.filter_table import FilterConfig, parsed
 from nmt.data.filtering import Chain, chains
@@ -24,7 +25,7 @@ from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.hub import HubData
 from nmt.data.measuring import Measurement
 from nmt.data.pair_filters import Context, NumberedText, PairFilter, Values
-from nmt.data.pairs import DataConfig, ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import MixtureData, stream, training_streams
 from nmt.data.training_split import CorpusText, scan, streamed
 from nmt.data.workers import several_processes
@@ -129,7 +130,7 @@ def test_the_size_of_chunks_makes_no_difference(
 ) -> None:
     monkeypatch.setattr(filtering, "MOST_VALUES", 2)
     expected = scanned(data(tmp_path, FILTERS), tmp_path / "cache")
-    monkeypatch.setattr("nmt.data.pairs.CHUNK_PAIRS", size)
+    monkeypatch.setattr("nmt.data.parallel_text.CHUNK_PAIRS", size)
     monkeypatch.setattr(filtering, "BLOCK_PAIRS", size)
     text = scanned(data(tmp_path, FILTERS), tmp_path / "other")
     assert (text.report, text.sha256, pairs(text)) == (expected.report, expected.sha256, pairs(expected))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nmt.data.bundled_data import DemoData
 from nmt.data.filters import FilterReport, TrainTestOverlap, filter_pairs
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.sources import MixtureData
 
 TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)

@@ -15,7 +15,7 @@ import pytest
 
 from nmt.data import hub, sources
 from nmt.data.hub import HubData
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.errors import UserError
 
 SHARED = Path(__file__).resolve().parents[2] / "../shared/data"

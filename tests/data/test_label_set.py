@@ -9,7 +9,7 @@ import pytest
 from nmt.data.filters import filter_texts
 from nmt.data.label_set import label_set, require_known
 from nmt.data.labels import LabelsData
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

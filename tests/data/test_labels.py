@@ -10,7 +10,7 @@ import pytest
 
 from nmt.data import labels, sources
 from nmt.data.labels import HubLabelsData, LabelsData
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.errors import UserError
 
 ROWS = [

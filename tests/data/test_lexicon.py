@@ -10,7 +10,7 @@ import pytest
 from nmt.data import lexicon
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.lexicon import WORD, WordLexicon, train_lexicon
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 
 
 def _planted(num_pairs: int = 400, words: int = 30) -> tuple[list[list[int]], list[list[int]]]:

@@ -10,7 +10,7 @@ from nmt.data.augmentation import Augmentation
 from nmt.data.lexicon import WordLexicon
 from nmt.data.matches import with_match
 from nmt.data.modifiers import MatchesConfig, TermsConfig, parsed
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.translation_memory import Neighbours, TranslationMemory
 from nmt.errors import UserError
 

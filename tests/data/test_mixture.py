@@ -13,6 +13,7 @@ import pytest
 from nmt.data.augmentation import Augmentation
 from nmt.data.batching import plan_epoch
 from nmt.data.bundled_data import ToyData
+from nmt.data.configs import DataConfig
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
@@ -27,7 +28,7 @@ from nmt.data.mixture import (
     without_front,
 )
 from nmt.data.modifiers import UpperCaseConfig
-from nmt.data.pairs import DataConfig, PairStream, ParallelText, Split, concatenated
+from nmt.data.parallel_text import PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import SOURCES, MixtureData, has_split, load, stream, streams, training_streams
 from nmt.data.special_ids import UNK_ID
 from nmt.data.tokenizer import Tokenizer
@@ -217,15 +218,17 @@ def test_words_are_those_of_the_language_that_is_scored(two_languages: MixtureDa
 def test_errors_name_the_keys_of_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
-    corpora = two_languages.corpora
-    corpora["german"] = {"path": str(tmp_path / "hub"), "train": "trian"}
+
+    def with_german(**keys: str) -> MixtureData:
+        german = {"path": str(tmp_path / "hub"), **keys}
+        return replace(two_languages, corpora={**two_languages.corpora, "german": german})
+
     with pytest.raises(UserError, match=r"^data\.corpora\.german\.train=trian: .* has no split 'trian'"):
-        stream(two_languages, Split.train).read()
-    corpora["german"] = {"path": str(tmp_path / "hub"), "tgt": "fr"}
+        stream(with_german(train="trian"), Split.train).read()
     with pytest.raises(
         UserError, match=r"set data\.corpora\.german\.tgt or data\.corpora\.german\.tgt_column"
     ):
-        stream(two_languages, Split.train).read()
+        stream(with_german(tgt="fr"), Split.train).read()
 
 
 @dataclass
@@ -288,17 +291,17 @@ def test_the_stamp_depends_on_the_tags(two_languages: MixtureData) -> None:
 
 
 def test_an_error_names_the_corpus(two_languages: MixtureData, tmp_path: Path) -> None:
-    french = two_languages.corpora["french"]
-    french["train"] = "nowhere/at/all"
+    def with_french(**train: str) -> MixtureData:
+        french = {key: value for key, value in two_languages.corpora["french"].items() if key != "train"}
+        return replace(two_languages, corpora={**two_languages.corpora, "french": french | train})
+
     with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: there is no file"):
-        streams(two_languages, Split.train)
-    del french["train"]
+        streams(with_french(train="nowhere/at/all"), Split.train)
     with pytest.raises(UserError, match=r"data\.corpora\.french: a corpus needs train"):
-        streams(two_languages, Split.train)
-    french["train"] = f"{tmp_path}/train-fr"
+        with_french()
     (tmp_path / "train-fr.fr").write_text("un\ndeux\n")
     with pytest.raises(UserError, match=r"^data\.corpora\.french\.train: .* has 9 lines but .* has 2"):
-        stream(two_languages, Split.train).read()
+        stream(with_french(train=f"{tmp_path}/train-fr"), Split.train).read()
 
 
 @pytest.mark.parametrize(

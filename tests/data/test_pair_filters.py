@@ -10,7 +10,7 @@ import pytest
 
 from nmt.data.filter_table import FILTERS, parsed
 from nmt.data.pair_filters import Context, NumberedText
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.errors import UserError
 from nmt.loading import loaded
 

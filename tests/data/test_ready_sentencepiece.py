@@ -13,7 +13,7 @@ import sentencepiece
 
 from nmt.data import casing
 from nmt.data.adaptation import extended
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.ready_tokenizers import ready_models, require_library
 from nmt.data.segmenter import Model, PieceType
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID

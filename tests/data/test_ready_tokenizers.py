@@ -11,7 +11,7 @@ import pytest
 
 from nmt.data.adaptation import extended, origins
 from nmt.data.encoded_pairs import RaggedIds
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.piece_models import EOS, piece_model
 from nmt.data.ready_tokenizers import ready_models
 from nmt.data.shortlist import build_shortlist

@@ -12,7 +12,7 @@ from nmt.data import repairs
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
 from nmt.data.fixer_table import parsed
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import ends_of_documents, stream
 from nmt.data.streaming import StreamedText
 from nmt.data.training_split import training_text

@@ -15,7 +15,7 @@ from nmt.data.encode import EncodingOptions, LineEncoder, encode_pairs
 from nmt.data.encoded_pairs import EncodedPairs, starts_of
 from nmt.data.filters import FilterReport
 from nmt.data.modifiers import TyposConfig
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig

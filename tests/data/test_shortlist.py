@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.data import shortlist
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.shortlist import Shortlist, build_shortlist
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ import torch
 import nmt
 from nmt.config.compose import compose
 from nmt.data.encode import encode_pairs
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.source_factors import CASES, FACTORS, POSITIONS, num_ids, small, texts_of
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from nmt.data.bundled_data import DemoData, ToyData
 from nmt.data.files import FilesData
 from nmt.data.filters import TrainTestOverlap
 from nmt.data.hub import HubData
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.tokenizer_training import TokenizerConfig, prepare_lines
 from nmt.errors import UserError
 

@@ -14,7 +14,7 @@ from nmt.data.batching import plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.examples import SentencePairs
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import MixtureData, has_split, load
 from nmt.data.stages import Stage, described, last_updates, parsed
 from nmt.data.tokenizer import Tokenizer

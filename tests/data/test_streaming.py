@@ -13,7 +13,7 @@ import pytest
 from nmt.data.bundled_data import DemoData
 from nmt.data.encoded_pairs import EncodedPairs, InParts, RaggedIds
 from nmt.data.filters import FilterReport, filter_pairs
-from nmt.data.pairs import PairStream, ParallelText, concatenated
+from nmt.data.parallel_text import PairStream, ParallelText, concatenated
 from nmt.data.streaming import THREAD, StreamBuffers, StreamedText, closed
 from nmt.data.training_split import streamed
 from nmt.errors import UserError

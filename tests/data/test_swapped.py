@@ -11,7 +11,7 @@ from nmt.data import sources
 from nmt.data.bundled_data import DemoData
 from nmt.data.files import FilesData
 from nmt.data.hub import HubData
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.swapped import are_swapped, way_out
 
 DEMO = sources.load(DemoData(), Split.train)

@@ -11,7 +11,7 @@ import nmt
 from nmt.config.compose import compose
 from nmt.data.adaptation import extended
 from nmt.data.encode import LineEncoder, encode_pairs, sample_pairs
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TagSide, TokenizerConfig, TokenizerKind

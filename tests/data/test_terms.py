@@ -9,7 +9,7 @@ import pytest
 from nmt.data.augmentation import Augmentation
 from nmt.data.lexicon import WordLexicon
 from nmt.data.modifiers import TermsConfig, parsed
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.terms import Span, annotated
 from nmt.errors import UserError
 

@@ -9,7 +9,7 @@ import pytest
 from sacrebleu.dataset import DATASETS, base
 
 from nmt.data import sources
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.testsets import TestsetData
 from nmt.errors import UserError
 from nmt.files import write_lines

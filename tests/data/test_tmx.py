@@ -11,7 +11,7 @@ import pytest
 from nmt.data import files, filters, sources
 from nmt.data.files import FilesData
 from nmt.data.labels import LabelsData
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.errors import UserError
 
 HEAD = (

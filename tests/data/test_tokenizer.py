@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from nmt.data import tokenizer_training
 from nmt.data.encoded_pairs import RaggedIds
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import Case, Normalization, TokenizerConfig, TokenizerKind, prepare_lines
@@ -173,7 +173,7 @@ def test_each_side_is_sampled_with_its_own_pieces(kind: TokenizerKind, joint: bo
 def test_nothing_is_printed(tmp_path: Path) -> None:
     """SentencePiece writes its log to the standard error of the process, past Python."""
     code = (
-        "from nmt.data.tokenizer import *; from nmt.data.pairs import ParallelText; import pathlib\n"
+        "from nmt.data.tokenizer import *; from nmt.data.parallel_text import ParallelText; import pathlib\n"
         "text = ParallelText(['ab cd'] * 9, ['x' * 9000])\n"
         "tokenizer = Tokenizer.train(TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=12), text)\n"
         f"tokenizer.save(pathlib.Path({str(tmp_path)!r}))\n"

@@ -20,7 +20,7 @@ from nmt.data.filters import FilterReport, all_lines, filter_pairs
 from nmt.data.hub import HubData
 from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.pair_filters import Context
-from nmt.data.pairs import PairStream, ParallelText, Split, concatenated
+from nmt.data.parallel_text import PairStream, ParallelText, Split, concatenated
 from nmt.data.sources import MixtureData, stream, training_streams
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.training_split import (

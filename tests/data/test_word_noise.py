@@ -9,7 +9,7 @@ import pytest
 from nmt.data import modifiers
 from nmt.data.augmentation import Augmentation
 from nmt.data.modifiers import MASK
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 
 SENTENCE = [f"w{number}" for number in range(20)]
 TEXT = ParallelText([" ".join(SENTENCE)] * 500, ["Ziel ."] * 500)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.cli import main
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.shortlist import build_shortlist
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from nmt.data.batching import Batch, pad
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig

@@ -18,7 +18,7 @@ import sentencepiece
 
 from nmt.cli import main
 from nmt.data.bundled_data import ToyData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import load
 from nmt.decoding import comet
 from nmt.decoding.configs import ScoringConfig

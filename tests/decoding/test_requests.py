@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nmt.data.casing import ESCAPE, MARKS
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from nmt.data.batching import Batch, collate
 from nmt.data.encode import encode_pairs
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

@@ -23,7 +23,7 @@ from nmt.cli import main
 from nmt.comparison.record import read_run
 from nmt.config.stored import load_config, save_config
 from nmt.data import tokenizer_training
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.special_ids import EOS_ID
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.exchange import export as module

@@ -16,7 +16,7 @@ import nmt
 from nmt.cli import main
 from nmt.data.adaptation import extended, origins
 from nmt.data.bundled_data import DemoData
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import load
 from nmt.data.special_ids import BOS_ID, UNK_ID
 from nmt.decoding import BeamConfig

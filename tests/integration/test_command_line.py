@@ -17,7 +17,7 @@ import pytest
 
 from nmt.cli import main
 from nmt.data.bundled_data import ToyData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import load
 from nmt.training.trainer import Trainer
 from tests.integration.conftest import COPYING

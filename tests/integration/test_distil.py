@@ -18,7 +18,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import load_config
 from nmt.data.lines import decoded
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import publish

@@ -11,7 +11,7 @@ import pytest
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.verbs import VERBS

@@ -13,7 +13,7 @@ import torch
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import load_config
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
 from nmt.files import read_json, write_json

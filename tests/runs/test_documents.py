@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from nmt.config.roots import LineFormat, TranslateConfig
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.evaluate import evaluate_text

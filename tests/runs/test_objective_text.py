@@ -17,7 +17,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.data.batching import Batch, pad
 from nmt.data.lexicon import WORD
-from nmt.data.pairs import ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind
 from nmt.data.training_split import TrainingData

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nmt.config.roots import RunConfig
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.decoding.configs import BeamConfig, DecodingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError

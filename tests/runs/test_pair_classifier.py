@@ -13,7 +13,7 @@ from nmt.data.damage import KINDS
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains, judged_alone
 from nmt.data.filters import filter_pairs
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import stream
 from nmt.errors import UserError
 from nmt.runs.opened import Run

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from nmt.data.bundled_data import DemoData
+from nmt.data.configs import DataConfig
 from nmt.data.files import FilesData
 from nmt.data.filtering import chains
 from nmt.data.filters import filter_pairs
 from nmt.data.hub import HubData
-from nmt.data.pairs import DataConfig, Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import MixtureData, stream
 from nmt.data.training_split import CorpusText, scan
 from nmt.errors import UserError

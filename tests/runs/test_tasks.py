@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from nmt.config.roots import Task, TrainConfig
 from nmt.data.bundled_data import DemoData
+from nmt.data.configs import DataConfig
 from nmt.data.filters import FilterReport
-from nmt.data.pairs import DataConfig, ParallelText
+from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind

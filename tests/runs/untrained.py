@@ -9,7 +9,7 @@ from pathlib import Path
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
-from nmt.data.pairs import ParallelText, Split
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.tokenizer import Tokenizer
 from nmt.files import IMPORT_RECORD, write_json
 from nmt.runs.directory import RunDirectory

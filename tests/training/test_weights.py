@@ -22,7 +22,7 @@ from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, joined
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
 from nmt.data.hub import HubData
-from nmt.data.pairs import ParallelText, Split, concatenated
+from nmt.data.parallel_text import ParallelText, Split, concatenated
 from nmt.data.shards import Shards
 from nmt.data.sources import AlignmentData, MixtureData
 from nmt.data.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt.cli import main
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import digest_of_lines, write_lines, written_lines

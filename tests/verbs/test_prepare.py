@@ -14,7 +14,7 @@ import pytest
 from nmt.cli import main
 from nmt.data import examples, shards
 from nmt.data.bundled_data import DemoData
-from nmt.data.pairs import Split
+from nmt.data.parallel_text import Split
 from nmt.data.sources import load
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
