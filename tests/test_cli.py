@@ -629,6 +629,9 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
         (folder / "a.yaml").write_text(content, encoding="utf-8")
         assert main(["train", "-cd", "mine", "model=a", "experiment=none"]) == 2
         assert message in capsys.readouterr().err
+    (folder / "a.yaml").write_text("defaults: [a, _self_]\n", encoding="utf-8")
+    assert main(["train", "-cd", "mine", "model=a", "--info", "defaults"]) == 2
+    assert capsys.readouterr().err.startswith("error: model=a: a file is built on itself, by its own")
 
 
 def test_a_process_that_fails_prints_no_traceback() -> None:

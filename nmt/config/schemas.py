@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -159,17 +159,23 @@ def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictCo
     """Return the config that the choices of a verb, files in `folder`, make, and the choice of each group."""
     loader = _loader()
     overrides, repository = loader._parse_overrides_and_create_caching_repo(name, list(lines))
-    try:
+    with ends(str(o.input_line) for o in overrides if not o.is_hydra_override()):
         defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
-    except RecursionError as error:
-        typed = ", ".join(str(o.input_line) for o in overrides if not o.is_hydra_override())
-        raise UserError(
-            f"{typed}: a file is built on itself, by its own `defaults` or by those of a file that it names "
-            "there; name another"
-        ) from error
     cfg = loader._compose_config_from_defaults_list(defaults.defaults, repository)
     OmegaConf.set_struct(cfg, True)
     return cfg, defaults.overrides.known_choices
+
+
+@contextmanager
+def ends(lines: Iterable[str]) -> Iterator[None]:
+    """Raise `UserError`, which names `lines`, where Hydra follows the defaults of files without end."""
+    try:
+        yield
+    except RecursionError as error:
+        raise UserError(
+            f"{', '.join(lines)}: a file is built on itself, by its own `defaults` or by those of a file "
+            "that it names there; name another"
+        ) from error
 
 
 def copied(cfg: DictConfig) -> DictConfig:

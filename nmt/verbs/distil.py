@@ -33,6 +33,7 @@ from nmt.data.lines import read_lines
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import MixtureData
 from nmt.data.training_split import evaluation_split, scan, scored_text
+from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import SPLITTING, LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, tell
@@ -134,11 +135,15 @@ class SyntheticCorpus:
         return entry | {key: value for key, value in own.items() if value is not None}
 
     def require_teachers(self, cfg: DistilConfig) -> None:
-        """Open the teachers whose translations are missing: what is wrong with one is known at once."""
+        """Open the teachers whose translations are missing, and the files of their search.
+
+        What is wrong with one is known at once.
+        """
         for together, stage in zip(self.groups, self.selection.translated, strict=True):
             if not (self.pairs(cfg).exists or stage.exists):
                 with _keys_of_teachers():
-                    open_runs(dataclasses.replace(together, runtime=RuntimeConfig(device="cpu")))
+                    run = open_runs(dataclasses.replace(together, runtime=RuntimeConfig(device="cpu")))
+                    AllowedTokens(together.decoding, run.tokenizer, tell)
 
     def make(self, cfg: DistilConfig) -> None:
         """Make what is missing, and report on all of it."""

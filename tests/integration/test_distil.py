@@ -393,6 +393,7 @@ def test_a_run_of_another_student_is_refused_before_anything_is_translated(
         (["teacher=RUN", "distil.decoding=beem"], "there is no decoding=beem; did you mean 'beam'?"),
         (["teacher=RUN", "distil.decoding.beam_sise=2"], "did you mean distil.decoding.beam_size?"),
         (["teacher=RUN", "distil.checkpoint=7"], "checkpoint=7 is not in "),
+        (["teacher=RUN", "distil.decoding.allowed=x"], "distil.decoding.allowed: x cannot be read"),
         (["teacher=RUN", "schedule=linear", "trainer.max_steps=10"], "must be above schedule.warmup_steps"),
     ],
 )
