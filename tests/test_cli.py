@@ -620,7 +620,7 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
         f"{schema}d_modle: 3\n": "model/a.yaml: unknown key model.d_modle; did you mean model.d_model?",
         f"{schema}d_model: x\n": "model/a.yaml: model.d_model must be a whole number, but is 'x'",
         "dropout: 0.1\n": "model/a.yaml: the file of model=... does not say what its keys are; begin it with",
-        "defaults: [optional none: nothing]\nname: transformer\n": "error: the file of model=... does not",
+        "defaults: [optional none: nothing]\nname: transformer\n": "model/a.yaml: the file of model=",
         "defaults: [a, _self_]\n": "error: model=a, experiment=none: a file is built on itself, by its",
         "d_model: [3\n": "model/a.yaml is not YAML: while parsing",
         "defaults: [nothing]\n": "In 'model/a': Could not load 'model/nothing'.",
@@ -629,9 +629,14 @@ def test_errors_in_files_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixtu
         (folder / "a.yaml").write_text(content, encoding="utf-8")
         assert main(["train", "-cd", "mine", "model=a", "experiment=none"]) == 2
         assert message in capsys.readouterr().err
+    (folder / "part.yaml").write_text("dropout: 0.25\n", encoding="utf-8")
+    (folder / "a.yaml").write_text("defaults: [transformer_tiny, part, _self_]\n", encoding="utf-8")
+    assert main(["train", "-cd", "mine", "model=a", "experiment=none", "--cfg", "job"]) == 0
+    assert "  dropout: 0.25\n" in capsys.readouterr().out
     (folder / "a.yaml").write_text("defaults: [a, _self_]\n", encoding="utf-8")
-    assert main(["train", "-cd", "mine", "model=a", "--info", "defaults"]) == 2
-    assert capsys.readouterr().err.startswith("error: model=a: a file is built on itself, by its own")
+    told = nmt_process("train", "-cd", "mine", "model=a", "--info", "defaults", cwd=tmp_path)
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: model=a: a file is built on itself, by its own")
 
 
 def test_a_process_that_fails_prints_no_traceback() -> None:

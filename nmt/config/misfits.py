@@ -7,7 +7,7 @@ knows no file and no command line.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from nmt.config.explain import has_no_schema
@@ -33,14 +33,19 @@ from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.parallel_text import Split
 from nmt.data.sources import set_configs
 from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
-from nmt.decoding.configs import DecodingConfig
+from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.metrics import MACRO, SCORERS, of_another_task, over_languages
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
 from nmt.training.adaptation_table import FewWeightsConfig
 from nmt.training.lengths import are_counted, in_steps
-from nmt.training.objective_configs import OBJECTIVES, GuidedAlignmentConfig, MinimumRiskConfig
+from nmt.training.objective_configs import (
+    OBJECTIVES,
+    DistillationConfig,
+    GuidedAlignmentConfig,
+    MinimumRiskConfig,
+)
 from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig
 from nmt.training.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.trainer_config import AUTO
@@ -123,14 +128,19 @@ def _misfits_of_sets(cfg: TrainConfig) -> Iterator[str]:
             one.require_known(cfg.data)
         if cfg.task is Task.translation and one.has_labels:
             yield f"sets.{name} has labels, and the training has translations; choose another name=... there"
-        known = cfg.data.languages
-        other = [pair for pair in one.languages if pair not in known]
+        other = unasked(cfg.data, one.languages)
         if cfg.task is Task.translation and other and not one.has_labels:
             yield (
-                f"sets.{name} is {directions(other)}, but the training is {directions(known)}; "
+                f"sets.{name} is {directions(other)}, but the training is {directions(cfg.data.languages)}; "
                 f"set sets.{name}.src and sets.{name}.tgt to these, or leave them out"
             )
     yield from problems
+
+
+def unasked(data: DataConfig, languages: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the directions that no training corpus has, and no tag of a target language asks for."""
+    known = {(part.src, part.tgt) for part in data.parts(Split.train).values()}
+    return [pair for pair in languages if pair not in known and pair[1] not in data.tags]
 
 
 def way_to_tags(data: DataConfig) -> str:
@@ -210,6 +220,10 @@ def _misfits_of_search(cfg: TrainConfig, search: DecodingConfig, part: str) -> I
         )
     for key in search.narrowed_by if cfg.task is not Task.translation else ():
         yield f"{part}.{key} is for task=translation; leave it out"
+    if cfg.task is Task.language_model and isinstance(search, SamplingConfig):  # which continues text to show
+        for key in ("min_length", "min_length_ratio", "avoid", "n_best"):
+            if (value := getattr(search, key)) != getattr(SamplingConfig(), key):
+                yield f"{part}.{key}={value} is for task=translation; leave it out"
 
 
 def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
@@ -234,6 +248,8 @@ def _misfits_of_task(cfg: TrainConfig) -> Iterator[str]:
             key = f"{part.key_prefix}.fixers"
             yield f"{key} is for pairs to translate; with task={cfg.task.value} set it to []"
             break
+    if cfg.task is Task.language_model and cfg.data.has_weights:
+        yield "data.weights is for task=translation; with task=language_model set it to null"
     if cfg.task is Task.language_model and cfg.data.context:
         yield (
             f"data.context={cfg.data.context} is for task=translation: a language model reads its text in "
@@ -281,6 +297,11 @@ def _misfits_of_objective(cfg: TrainConfig) -> Iterator[str]:
         yield (
             f"objective.metric must be one of {', '.join(SCORERS)}, which score sentences, but is "
             f"{cfg.objective.metric!r}{suggest(cfg.objective.metric, SCORERS)}"
+        )
+    if cfg.model.learns_source and isinstance(cfg.objective, DistillationConfig | MinimumRiskConfig):
+        yield (
+            f"objective={cfg.objective.name} is about targets behind their sources, but model.loss_on=both "
+            "makes one text of a pair; set model.loss_on=target"
         )
     if cfg.objective.needs_search and cfg.runtime.parallel is Parallel.fsdp:
         yield (

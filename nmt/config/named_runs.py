@@ -104,7 +104,7 @@ def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list
         return []
     typed = {o.key_or_group: o for o in parse_overrides(lines)}
     own = runs_of(list(typed.values()), "run")
-    if own and all(map(may_change, typed)) and any(Path(own[0]).glob("checkpoints/step_*")):
+    if own and all(map(may_change, typed)) and Path(own[0], "config.yaml").is_file():
         return _continued(own[0], [*typed])
     base, lines = "", list[str]()
     if "data" in typed and "experiment" not in typed:

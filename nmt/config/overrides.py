@@ -124,6 +124,11 @@ def _with_literal_prompt(argument: str) -> str:
     return f"prompt={quoted(text)}" if key == "prompt" else argument
 
 
+def as_typed(key: str, value: str) -> str:
+    """Return a setting as it is typed: prose without the quotes that `_with_literal_prompt` has put there."""
+    return f"{key}={parse_overrides([f'{key}={value}'])[0].value() if key == 'prompt' else value}"
+
+
 def _mounted(verb: Verb, argument: str) -> str:
     """Return KEY=CHOICE as Hydra spells the choice of a group for another place: GROUP@KEY=CHOICE.
 

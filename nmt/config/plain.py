@@ -21,8 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import explain, has_no_schema
-from nmt.config.registry import VARIANTS
+from nmt.config.explain import explain
 from nmt.errors import UserError
 
 MAX_FILE_BYTES = 1_000_000
@@ -69,8 +68,6 @@ class UserFiles(FileConfigSource):
                     f"but the package is {header['package']}"
                 )
             content = OmegaConf.create(parsed(text, references=True))
-            if parts[0] in VARIANTS and {*map(str, content.get("defaults", []))} <= {"_self_"}:
-                raise UserError(has_no_schema(parts[0]))
             if parts[0] == "experiment" and header.get("package") != "_global_":
                 raise UserError("line 1 must be `# @package _global_`: a recipe sets keys of all groups")
             return ConfigResult(self.provider, self.full_path(), content, header)

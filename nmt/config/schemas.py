@@ -16,14 +16,14 @@ from typing import Any, cast
 import hydra
 import omegaconf
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, Node, OmegaConf
 
-from nmt.config.explain import explained
+from nmt.config.explain import explained, has_no_schema
 from nmt.config.overrides import FROM_RUN, config_dir, parse_overrides
 from nmt.config.plain import Loader
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
@@ -161,9 +161,20 @@ def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictCo
     overrides, repository = loader._parse_overrides_and_create_caching_repo(name, list(lines))
     with ends(str(o.input_line) for o in overrides if not o.is_hydra_override()):
         defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
+    _require_schemas(defaults)
     cfg = loader._compose_config_from_defaults_list(defaults.defaults, repository)
     OmegaConf.set_struct(cfg, True)
     return cfg, defaults.overrides.known_choices
+
+
+def _require_schemas(found: DefaultsList) -> None:
+    """Raise `UserError` for a choice that builds on no dataclass, before its keys seem to be unknown."""
+    files = [one.config_path or "" for one in found.defaults]
+    for group in VARIANTS:
+        choice = found.overrides.known_choices.get(group)
+        has_file = f"{group}/{choice}" in files and choice != FROM_RUN
+        if has_file and not any(file.startswith(f"{group}/{SCHEMA_PREFIX}") for file in files):
+            raise UserError(f"{group}/{choice}.yaml: {has_no_schema(group)}")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ grammar; composes nothing, and knows no verb.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,9 @@ MAX_NAME = 120
 VERSION = 1
 """Version of sweep.json."""
 DIGITS = 4
-"""Significant digits of the numbers that a search tries."""
+"""Significant digits of the numbers of an interval that a search tries; more where it is narrow."""
+MOST_DIGITS = 12
+"""Those of the numbers of a range, whose steps have errors of rounding behind them."""
 
 
 class Sampler(Enum):
@@ -200,7 +203,11 @@ class Dimension:
         if self.choices:
             return str(value)
         assert isinstance(value, int | float)
-        return str(round(value)) if self.whole else str(float(f"{value:.{DIGITS}g}"))
+        if self.whole:
+            return str(round(value))
+        size = max(abs(self.low), abs(self.high)) / (self.high - self.low)
+        digits = DIGITS + max(0, int(math.log10(size)) - 1) if self.step is None else MOST_DIGITS
+        return str(float(min(max(float(f"{value:.{digits}g}"), self.low), self.high)))
 
 
 def dimension(override: Override, tried: Sequence[str]) -> Dimension:
@@ -219,12 +226,13 @@ def dimension(override: Override, tried: Sequence[str]) -> Dimension:
         low, high, step = value.start, value.end, None
         whole = isinstance(low, int)  # of int(interval(A,B))
     elif isinstance(value, RangeSweep) and len(tried) > 1:
-        low, high = sorted((float(tried[0]), float(tried[-1])))
+        low, high = min(map(float, tried)), max(map(float, tried))
         whole, step = all(re.fullmatch(r"-?\d+", one) for one in tried), abs(float(value.step))
     elif log:
         raise UserError(f"{line!r}: a logarithmic scale is for interval(A,B) and range(A,B)")
     else:
-        return Dimension(tuple(dict.fromkeys(tried)))
+        ordered = sorted(tried) if getattr(value, "shuffle", False) else tried  # a search has its own order
+        return Dimension(tuple(dict.fromkeys(ordered)))
     if not low < high or (log and low <= 0):
         raise UserError(f"{line!r}: the first number must be {'positive and ' * log}below the second")
     return Dimension((), low, high, None if log else step, log, whole)

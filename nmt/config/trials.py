@@ -22,6 +22,7 @@ from nmt.config.named_runs import implied, stored_config
 from nmt.config.overrides import (
     Arguments,
     as_lines,
+    as_typed,
     combinations,
     parse_overrides,
     runs_of,
@@ -141,7 +142,7 @@ class Sweep:
         except UserError as error:
             refuse_all(self.verb, lines)
             raise error
-        arguments = [f"{key}={value}" for key, value in settings.items()]
+        arguments = [as_typed(key, value) for key, value in settings.items()]
         options = [word for key, value in self.options.items() for word in (f"--{key}", value)]
         return dataclasses.replace(
             found, name=name, values=dict(values), arguments=(*options, *arguments), folder=folder
@@ -192,7 +193,7 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
         wrong, listed = Problems(), {key: values for key, values in tried.items() if values}
         with wrong.gathered():
             dataclasses.replace(found, _tried=listed).example.checked(verb)
-        problems += [one for one in wrong if not is_about(one, read.refused)]
+        problems += [one for one in wrong if not is_about(one, read.refused) and one not in problems]
     problems.refuse()
     if found.example.is_rehearsal:
         if space:

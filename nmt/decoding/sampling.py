@@ -98,15 +98,16 @@ def _drawn(
 class Samples:
     """The samples of all sentences, and the rows of the batch that those still open continue."""
 
-    def __init__(self, limits: Tensor, numbers: Tensor, given: Tensor):
+    def __init__(self, limits: Tensor, numbers: Tensor, given: Tensor, before: Sequence[int] = ()):
         """Begin with one row, the empty text, for each sentence: `limits` (B,), `numbers` (B, K, T).
 
-        `given` (B,) are the first tokens that cost nothing; see `Wish.num_given`.
+        `given` (B,) are the first tokens that cost nothing; see `Wish.num_given`. `before` are ids that the
+        rules find in front of every sample.
         """
         num_sentences, num, longest = numbers.shape
         self.ids = limits.new_full((num_sentences, num, longest), PAD_ID)
         self.log_probs = numbers.new_zeros(num_sentences, num)
-        self.given = given
+        self.given, self.before = given, limits.new_tensor(list(before))
         self.length = 0
         # What follows is about the sentences that have open samples.
         self.sentences = torch.arange(num_sentences, device=limits.device)  # (B',) indices in `ids`
@@ -141,6 +142,7 @@ class Samples:
         rows, none = self.rows[self.open], self.rows.new_zeros(len(log_probs))
         sentences = none.scatter(0, rows, self.sentences[places])  # (R,)
         ids = self.ids[sentences, none.scatter(0, rows, numbers), : self.length]
+        ids = torch.cat([self.before.expand(len(ids), -1), ids], dim=1)
         return _by_rules(log_probs.clone(), ids, sentences, rules)
 
     def share_rows(self, staying: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,7 +228,8 @@ def draw_lines(
         model.step(nothing.new_full((len(numbers),), token), state)
     limits = nothing.new_full((len(numbers),), longest + 1)  # EOS counts
     drawn = [_uniform(longest + 1, "line", cfg.seed, number) for number in numbers]
-    samples = Samples(limits, torch.stack(drawn)[:, None].to(device), torch.zeros_like(limits))
+    prompt = [token for token in before if token != EOS_ID]
+    samples = Samples(limits, torch.stack(drawn)[:, None].to(device), torch.zeros_like(limits), prompt)
     rules = Restrictions(cfg, torch.ones(len(numbers), 1, device=device), None)
     found = _drawn(model, state, torch.full_like(limits, last), samples, cfg, rules)
     return [line[0].ids if line else [] for line in found]
@@ -286,7 +289,7 @@ def truncate(probs: Tensor, cfg: DrawingConfig) -> Tensor:
 def _nucleus_bound(best: Tensor, top_p: float) -> Tensor:
     """Return the least (R,) of the largest probabilities `best` (R, M), falling, that is in the nucleus."""
     size = (best.cumsum(dim=1) - best < top_p).sum(dim=1, keepdim=True)
-    return best.gather(1, size - 1)[:, 0]
+    return best.gather(1, (size - 1).clamp(min=0))[:, 0]  # none is below where the numbers have overflowed
 
 
 def _by_rules(log_probs: Tensor, ids: Tensor, sentences: Tensor, rules: Restrictions) -> Tensor:

@@ -244,10 +244,12 @@ def _embedded(found: Mapping[str, Tensor], names: list[str], rows: list[int], or
 
 def never_predicted(bias: Tensor, numbers: Numbering) -> Tensor:
     """Return the bias (V,) of the logits, so low for ids that the other program lacks that none is found."""
-    bias, found, again = bias.clone(), set[int](), list[int]()
+    bias, found, again = bias.clone(), dict[int, int](), list[int]()
     for number, row in enumerate(numbers.rows):
         if number > EOS_ID and row in found:  # a piece that is added, or spelt in a second way
-            again.append(number)
-        found.add(row)
+            spelling = numbers.spellings[number - EOS_ID - 1]
+            is_tag = found[row] > EOS_ID and spelling.startswith("<2")  # which targets begin with
+            again.append(found[row] if is_tag else number)
+        found.setdefault(row, number)
     bias[[PAD_ID, BOS_ID, *again]] = bias[UNK_ID] - NEVER
     return bias

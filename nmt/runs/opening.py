@@ -90,6 +90,11 @@ def open_runs(cfg: RunConfig, known: OpenRuns | None = None) -> Run:
         return run
     if getattr(cfg.decoding, "cuda_graphs", False):
         raise UserError("ensemble.lm is searched with without CUDA graphs; set decoding.cuda_graphs=false")
+    if getattr(cfg.decoding, "pool_models", False):
+        raise UserError(
+            "decoding.pool_models=true draws candidates from each model by itself, without ensemble.lm; "
+            "set decoding.pool_models=false, or leave out ensemble.lm"
+        )
     return fusion_of(run, known.of(cfg.ensemble.lm), cfg.ensemble.lm_weight)
 
 

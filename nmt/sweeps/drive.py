@@ -21,7 +21,7 @@ from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.explain import leaves
 from nmt.config.roots import TrainConfig
-from nmt.config.stored import difference, load_config, matches
+from nmt.config.stored import difference, load_config, matches, may_change
 from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
 from nmt.config.trials import Sweep
 from nmt.data.configs import DataConfig
@@ -214,6 +214,8 @@ class _Drive:
         Raises:
             UserError: the run of a trial has another config than the trial has now.
         """
+        if self.search is None:
+            _require_one_that_can_go_on(self.plan)
         for name, known in self.search.known().items() if self.search else ():
             assert self.search is not None
             trial, values = self._tried(name), self.search.values(name)
@@ -281,7 +283,8 @@ class _Drive:
         return None if self.plan.verb.opens_run else self.plan.folder / name
 
     def _start(self, trials: list[Composed]) -> None:
-        if not trials:
+        """Start trials, unless a signal has arrived since they were chosen."""
+        if not trials or self.signals.first is not None:
             return
         for trial in trials:
             record = self.records.trials[trial.name]
@@ -289,6 +292,8 @@ class _Drive:
             self._say(record, "starts")
         self.records.write()
         self.runner.start(trials)
+        for name in {trial.name for trial in trials} - {*self.runner.running()}:
+            self.records.trials[name].state = "waiting"  # a signal came first
         if isinstance(self.runner, SlurmJobs):
             for trial in trials:
                 self.records.trials[trial.name].job = self.runner.job_of(trial.name)
@@ -417,7 +422,7 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
         if trial.folder is not None:
             results = _results(plan, trial)
             if results is not None:
-                record.seconds, record.fixed = record.seconds or results["train_seconds"], records.fixed
+                record.fixed = records.fixed
                 _finish(record, results, ranking)
             elif record.state == "done":
                 record.state, record.value, record.scores = "waiting", None, {}
@@ -499,9 +504,25 @@ def _require_same_config(plan: Sweep, trial: Composed) -> None:
         )
 
 
+def _require_one_that_can_go_on(plan: Sweep) -> None:
+    """Raise `UserError` where the runs of all trials of a list have begun with another config."""
+    found = list[str]()
+    for trial in plan.trials:
+        has_begun = trial.folder is not None and RunDirectory(trial.folder).checkpoints.steps()
+        differing = (_differences(plan, trial) if has_begun else None) or []
+        found = [one for one in differing if not may_change(one.partition(":")[0])]
+        if not found:
+            return
+    raise UserError(
+        f"{plan.folder} is of a sweep with other settings; its runs and the configs of the trials differ in "
+        f"{first_of(found, 3)}; give those, or choose another sweep.dir=..."
+    )
+
+
 def _finish(record: Record, results: dict[str, Any], ranking: Ranking) -> None:
     record.state, record.reason = "done", ""
     record.scores = scores_of(results)
+    record.seconds = max(record.seconds, results.get("train_seconds", 0.0))  # which knows killed attempts
     record.value = ranking.value(record)
     _count(record)
 

@@ -118,7 +118,7 @@ class Processes:
         self._gpus = _gpus() if slots > 1 else []
 
     def start(self, trials: Sequence[Composed]) -> None:
-        """Fork a process for each trial."""
+        """Fork a process for each trial, until a signal has arrived."""
         for trial in trials:
             taken = {one.slot for one in self._trials.values()}
             slot = min(set(range(self.slots)) - taken)
@@ -126,6 +126,8 @@ class Processes:
             share = Share.of(slot, self.slots, gpus) if self.slots > 1 else Share()
             log = self._logs / f"{trial.name}.log" if self._logs else None
             with self._signals.held():
+                if self._signals.first is not None:
+                    return
                 started = _Trial(trial, slot, self._action, self._report, self._signals, share, log)
                 self._trials[trial.name] = started
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from nmt import __version__, distributed
 from nmt.config.composed import Composed
+from nmt.config.misfits import unasked
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain
@@ -236,6 +237,8 @@ def _require_languages(trained: TrainConfig, data: DataConfig, key: str = "data"
     if trained.task is Task.language_model and data.tgt != own.tgt:
         raise UserError(f"the run models {own.tgt}, but {key}.tgt is {data.tgt}; add {key}.tgt={own.tgt}")
     wrong = [pair for pair in data.languages if pair not in own.languages]
+    if key != "data":  # a set is asked for by its own tag
+        wrong = unasked(own, wrong)
     if trained.task is Task.classification and not data.has_labels:
         raise UserError(
             f"the run classifies texts, but {kind}={data.name} has no labels; choose {kind}=labels"

@@ -334,6 +334,22 @@ def test_a_damaged_config_is_read_or_refused(
             "data.streaming=true is for task=translation; set it to false",
         ),
         (
+            (
+                *("task=language_model", "model=gpt", "data=text", "data.train=a"),
+                *("decoding=sampling", "decoding.n_best=2"),
+            ),
+            "decoding.n_best=2 is for task=translation; leave it out",
+        ),
+        (
+            ("task=language_model", "model=gpt", *map(quoted, FILES), "data.weights=w"),
+            "data.weights is for task=translation; with task=language_model set it to null",
+        ),
+        (
+            ("model=gpt", "model.prefix=causal", "model.loss_on=both", "objective=minimum_risk"),
+            "objective=minimum_risk is about targets behind their sources, but model.loss_on=both makes one "
+            "text of a pair; set model.loss_on=target",
+        ),
+        (
             ("task=language_model", "model=gpt", "data=mixture", f"data.corpora={ONE_CORPUS}"),
             "data=mixture is for task=translation; choose data=text",
         ),
@@ -450,6 +466,15 @@ def test_a_damaged_config_is_read_or_refused(
             (*map(quoted, FILES), "sets={n: {src: fr, test: b}}"),
             "sets.n is fr to de, but the training is en to de; set sets.n.src and sets.n.tgt to these, or "
             "leave them out",
+        ),
+        (
+            (
+                *("data=mixture", "data.target_tags=true"),
+                "data.corpora={a: {name: demo, src: en, tgt: de}, b: {name: demo, src: de, tgt: en}}",
+                "sets={zero: {src: fr, tgt: en, test: b}, n: {src: en, tgt: fr, test: b}}",
+            ),
+            "sets.n is en to fr, but the training is en to de and de to en; set sets.n.src and sets.n.tgt to "
+            "these, or leave them out",
         ),
         (
             ("sets={n: {name: labels, test: b}}",),

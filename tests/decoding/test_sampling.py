@@ -132,7 +132,8 @@ def test_samples_that_share_rows_are_those_of_rows_of_their_own(
 @torch.inference_mode()
 def test_a_model_whose_numbers_overflow_gives_no_sample(model: TranslationModel) -> None:
     model.output.weight.fill_(torch.nan)
-    assert sample(model, SRC, SRC != PAD_ID, CFG) == [[], [], []]
+    for cfg in (CFG, replace(CFG, top_p=0.9)):
+        assert sample(model, SRC, SRC != PAD_ID, cfg) == [[], [], []]
 
 
 @torch.inference_mode()
@@ -249,6 +250,15 @@ def test_a_line_is_a_function_of_the_seed_and_its_number(language_model: Transla
     assert max(map(len, together)) == 5 > max(map(len, shorter)) == 2
     tokens = {token for line in together for token in line}
     assert not {PAD_ID, BOS_ID, EOS_ID, UNK_ID} & tokens
+
+
+def test_rules_know_the_beginning_of_a_line(language_model: TranslationModel) -> None:
+    before = [EOS_ID, 7, 8]
+    free = lines_of(language_model, before, range(40), longest=4)
+    ruled = lines_of(language_model, before, range(40), longest=4, no_repeat_ngram_size=1)
+    assert any({7, 8} & {*line} for line in free)
+    assert not any({7, 8} & {*line} for line in ruled)
+    assert sum(len(line) < 4 for line in ruled) > 0  # EOS in front of the line is no repetition
 
 
 @torch.inference_mode()

@@ -174,6 +174,9 @@ def test_a_run_of_several_languages_is_asked_for_one(
         assert [one.text for one in asked] == [one.text for one in alone.translate(lines, beam_size=2)]
         pair = (lines[0], "Ein Hund.")
         assert both.score([pair], tgt=tgt)[0].log_probs == pytest.approx(alone.score([pair])[0].log_probs)
+        begins = both.tokenizer.tgt_start(f"<2{tgt}> A dog."), alone.tokenizer.tgt_start("A dog.")
+        biases = [run.model.output.bias[ids] for run, ids in zip((both, alone), begins, strict=True)]
+        assert biases[0].tolist() == biases[1].tolist() == [0.0]  # whose loss counts
         mixed: list[str | Request] = [Request(lines[0], tgt="fr"), Request(lines[0], tgt="de"), lines[0]]
         found = [one.text for one in both.translate(mixed, tgt=tgt, beam_size=2)]
         assert found[["fr", "de"].index(tgt)] == found[2] == asked[0].text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -297,6 +298,10 @@ def test_the_directory_alone_goes_on(nmt: Command, tiny: list[str], tmp_path: Pa
     assert json.loads((run / "status.json").read_text())["state"] == "finished"
     assert nmt("train", f"run={run}", "metrics=[bleu,ter]").returncode == 0
     assert (run / "environment.json").read_text() == before  # that of the updates
+    shutil.rmtree(run / "checkpoints")  # as if it was killed before the first was saved
+    anew = nmt("train", f"run={run}", "trainer.max_steps=4")
+    assert f"with the config of {run}: data=files data." in anew.stderr
+    assert load_config(run / "config.yaml").seed == 7
 
 
 def test_a_start_that_failed_does_not_claim_the_directory(

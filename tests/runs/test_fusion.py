@@ -57,6 +57,8 @@ def test_what_cannot_translate_together_is_refused(folder: Path) -> None:
         opened(folder, f"ensemble.lm={folder / 'run'}")
     with pytest.raises(UserError, match="without CUDA graphs"):
         opened(folder, f"ensemble.lm={folder / 'lm'}", "decoding.cuda_graphs=true")
+    with pytest.raises(UserError, match=r"pool_models=true .* without ensemble.lm; set"):
+        opened(folder, f"ensemble.lm={folder / 'lm'}", "decoding=mbr", "decoding.pool_models=true")
     with pytest.raises(
         UserError, match=r"ensemble.lm_weight=0.5 is the weight .* none; set ensemble.lm, too$"
     ):

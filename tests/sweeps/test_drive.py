@@ -27,9 +27,9 @@ from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.files import write_json
 from nmt.runs.directory import RunDirectory
-from nmt.sweeps.drive import sweep
+from nmt.sweeps.drive import _Drive, sweep
 from nmt.sweeps.processes import Action
-from nmt.sweeps.records import scores_of
+from nmt.sweeps.records import Records, scores_of
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
@@ -220,7 +220,7 @@ def test_trials_on_other_data_are_averaged_apart_and_named(
         save_config(cfg, folder / "config.yaml")
         sha256 = trial.values.get("data") or Path("data").read_text()
         write_json(folder / "data" / "train.json", {"training_pairs": 1, "sha256": sha256})
-        results = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
+        results = {"step": 5, "train_seconds": 0.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
         write_json(folder / "results.json", results | bleu(seed_of(trial)))
         return bleu(seed_of(trial))
 
@@ -365,6 +365,43 @@ def test_a_signal_lets_trials_save_starts_no_other_and_shows_the_table(
         "seed-3": "stopped",
         "seed-4": "waiting",
     }
+
+
+@pytest.mark.parametrize("first_of_two", [False, True])
+def test_a_signal_before_a_trial_begins_starts_none(
+    planned: Planned, monkeypatch: pytest.MonkeyPatch, first_of_two: bool
+) -> None:
+    def write(records: Records) -> None:
+        if [one.state for one in records.trials.values()].count("running") == 2:
+            signal.raise_signal(signal.SIGTERM)  # between the choice and the start
+        true_write(records)
+
+    def missing(drive: Any) -> Any:
+        yield from true_missing(drive)
+        signal.raise_signal(signal.SIGTERM)
+
+    true_write, true_missing = Records.write, _Drive._missing
+    monkeypatch.setattr(Records, "write", write if first_of_two else true_write)
+    monkeypatch.setattr(_Drive, "_missing", true_missing if first_of_two else missing)
+    with pytest.raises(Interrupted, match=r"^stopped by SIGTERM; 0 of 2 trials are done"):
+        sweep(planned(2, "sweep.parallel=3"), lambda trial: bleu(1.0), report)
+    assert {*stored("state").values()} == {"waiting"}
+
+
+def test_a_sweep_of_other_settings_is_refused_before_a_trial(planned: Planned) -> None:
+    def train(trial: Composed) -> dict[str, Any]:
+        cfg, folder = trial.to_training()
+        save_config(cfg, folder / "config.yaml")
+        (folder / "checkpoints" / "step_00000005").mkdir(parents=True)
+        return bleu(seed_of(trial))
+
+    assert sweep(planned(2), train, report) == 0
+    before = Path("sweep/sweep.json").read_text()
+    with pytest.raises(
+        UserError, match=r"^sweep is of a sweep with other settings; .* differ in model.dropout"
+    ):
+        sweep(planned(2, "model.dropout=0.3"), train, report)
+    assert Path("sweep/sweep.json").read_text() == before
 
 
 @fault(34)

@@ -291,6 +291,27 @@ def test_a_search_by_another_metric_is_not_continued(tmp_path: Path, monkeypatch
     assert sweep(planned(*command, "sweep.metric=validation.bleu"), train, report) == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("model.d_ff=shuffle(range(8,80,8))", ("8", "72")),
+        ("model.d_ff=shuffle(8,16,32)", ("16", "32", "8")),
+        ("optimizer.beta2=interval(0.99,0.99999)", ("0.99", "0.99999")),
+        ("trainer.ema_decay=range(0.99901,0.99909,0.00002)", ("0.99901", "0.99907")),
+        ("schedule.factor=interval(0.5,2)", ("0.5", "2.0")),
+    ],
+)
+def test_values_of_a_search_are_those_that_are_typed(given: str, expected: tuple[str, ...]) -> None:
+    (dimension,) = planned(given, "sweep.trials=1").space.values()
+    assert dimension.ends == expected
+
+
+def test_numbers_of_a_narrow_interval_can_be_told_apart() -> None:
+    narrow, wide = Dimension((), 0.99, 0.99999), Dimension((), 0.001, 0.1)
+    assert (narrow.text(0.998765432), wide.text(0.0123456)) == ("0.99877", "0.01235")
+    assert (narrow.text(0.99998999), wide.text(0.00100001)) == ("0.99999", "0.001")
+
+
 def test_equal_values_are_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
