@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,7 +28,8 @@ from nmt.data.special_ids import BOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.disk_cache import Metadata, entry_name, open_entry, write_entry
 from nmt.distributed import World
-from nmt.errors import UserError
+from nmt.errors import TrainingStopped, UserError
+from nmt.files import FULL
 from nmt.runtime import derive_seed
 from nmt.temporary import temporary_folder
 
@@ -173,11 +175,21 @@ def encode_pairs(
 
 
 def encode_stream(
-    chunks: Chunks, content: str, tokenizer: Tokenizer, options: EncodingOptions, cache: Path
+    chunks: Chunks,
+    content: str,
+    tokenizer: Tokenizer,
+    options: EncodingOptions,
+    cache: Path,
+    *,
+    must_cache: bool = False,
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream, or open the entry of an earlier call in `cache`; `content` is a hash of the text.
 
-    A cache that cannot be written is not used.
+    A cache that cannot be written is not used, unless it must be.
+
+    Raises:
+        UserError: there is no room for the ids in the cache, and they must be there.
+        TrainingStopped: there is no room for them in the temporary folder.
     """
     encoder = LineEncoder(tokenizer, options)
     entry = cache / encoder.entry_name("ids", content)
@@ -185,9 +197,14 @@ def encode_stream(
     if metadata is None:
         write_entry(entry, lambda draft: _lay_out(encoder.of_all(chunks()), encoder, draft))
         metadata = open_entry(entry)
-    if metadata is None:
-        return _encode_uncached(encoder.of_all(chunks()), encoder)
-    return opened(entry, metadata)
+    if metadata is not None:
+        return opened(entry, metadata)
+    if must_cache:
+        raise UserError(
+            f"the ids of the pairs cannot be kept in {cache}; make room there, or set NMT_CACHE to a folder "
+            "on a larger disk"
+        )
+    return _encode_uncached(encoder.of_all(chunks()), encoder)
 
 
 def sample_pairs(chunks: Chunks, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
@@ -216,8 +233,16 @@ def _chunks(text: ParallelText) -> Iterator[ParallelText]:
 
 def _encode_uncached(chunks: Iterable[Encoded], encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
     """Lay ids out in files that are deleted at once; an open file can be read until it is closed."""
-    with temporary_folder() as folder:
-        return opened(folder, _lay_out(chunks, encoder, folder))
+    try:
+        with temporary_folder() as folder:
+            return opened(folder, _lay_out(chunks, encoder, folder))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise TrainingStopped(
+            f"the ids of an epoch cannot be written to {tempfile.gettempdir()}: the disk is full; make room "
+            "there, or set TMPDIR to a folder on a larger disk"
+        ) from error
 
 
 class Layout:

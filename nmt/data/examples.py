@@ -135,7 +135,14 @@ class SentencePairs(Examples):
                 cache_dir(),
                 must_cache=self.must_cache,
             )
-        return encode_stream(part.chunks, part.sha256, encoder.tokenizer, encoder.options, cache_dir())
+        return encode_stream(
+            part.chunks,
+            part.sha256,
+            encoder.tokenizer,
+            encoder.options,
+            cache_dir(),
+            must_cache=self.must_cache,
+        )
 
     def _sampled(
         self, part: CorpusText | None, tokenizer: Tokenizer, epoch: int, corpus: int

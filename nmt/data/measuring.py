@@ -182,9 +182,12 @@ def _stored(entry: Path, size: int) -> tuple[Mask, Values | None]:
     """Return which pairs of a block have values in an entry, and the values, with any others between."""
     if open_entry(entry) is None:
         return np.zeros(size, bool), None
-    with np.load(entry / "values.npz") as arrays:
-        known = np.unpackbits(arrays["known"], count=size).view(bool)
-        stored = arrays["values"]
+    try:
+        with np.load(entry / "values.npz") as arrays:
+            known = np.unpackbits(arrays["known"], count=size).view(bool)
+            stored = arrays["values"]
+    except FileNotFoundError:  # another process is about to replace it
+        return np.zeros(size, bool), None
     values = np.zeros((size, *stored.shape[1:]), stored.dtype)
     values[known] = stored
     return known, values

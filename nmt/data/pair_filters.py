@@ -432,8 +432,7 @@ def duplicates(cfg: DuplicatesConfig, context: Context) -> PairFilter:
 
 def earlier_streams(context: Context) -> list[PairStream]:
     """Return the training pairs of the corpora before the one that is judged, as filters see pairs."""
-    alone = (dataclasses.replace(one, context=0, context_target=False) for one in context.earlier)
-    return [sources.stream(one, Split.train) for one in alone]
+    return [sources.stream(one, Split.train, in_context=False) for one in context.earlier]
 
 
 def _digests(cfg: DuplicatesConfig, text: ParallelText) -> NDArray[np.uint64]:

@@ -141,7 +141,7 @@ def _blocks(cfg: DataConfig, most: int | None) -> Iterator[tuple[int, ParallelTe
 
 def _unrepaired(cfg: DataConfig) -> PairStream:
     """Return the training pairs as they are in the corpus, without context, and the ends of documents."""
-    return sources.stream(replace(cfg, fixers=[], context=0, context_target=False), Split.train)
+    return sources.stream(replace(cfg, fixers=[]), Split.train, in_context=False)
 
 
 def _pairs(cfg: DataConfig) -> Iterator[ParallelText]:

@@ -406,8 +406,11 @@ def has_split(cfg: DataConfig, split: Split) -> bool:
     return cfg.place(split) is not None
 
 
-def stream(cfg: DataConfig, split: Split) -> PairStream:
+def stream(cfg: DataConfig, split: Split, *, in_context: bool = True) -> PairStream:
     """Return one split, aligned, repaired if it is trained on, and unfiltered, to be read in chunks.
+
+    Sentences of documents are in their context or, unless `in_context`, alone, with a blank pair behind the
+    end of each document.
 
     Raises:
         UserError: the split cannot be read or does not exist; perhaps only when it is read.
@@ -424,7 +427,7 @@ def stream(cfg: DataConfig, split: Split) -> PairStream:
             f"the splits that are set: {', '.join(named) or 'none'}"
         )
     source = repaired(opened(cfg, split), cfg, split)
-    if cfg.has_documents:
+    if cfg.has_documents and in_context:
         source = documents.with_context(source, cfg, split)
     checked = _not_empty if split is Split.train else _to_score
     return source._replace(chunks=lambda: checked(source, cfg, split))

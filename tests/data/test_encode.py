@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import random
 import shutil
@@ -24,7 +25,7 @@ from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.disk_cache import open_entry
-from nmt.errors import UserError
+from nmt.errors import TrainingStopped, UserError
 
 
 def corpus(size: int = 200, seed: int = 1) -> ParallelText:
@@ -141,6 +142,17 @@ def test_a_second_call_opens_what_the_first_wrote(tmp_path: Path) -> None:
     assert as_lists(opened) == as_lists(fresh) == expected(TEXT, 30)
     assert (first, fresh.digest) == (second, opened.digest)
     assert len(entries(cache)) == 1
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(encode.Layout, "add", add)
+    with pytest.raises(TrainingStopped, match=r"cannot be written to .*: the disk is full; .* set TMPDIR"):
+        in_cache(tmp_path)
+    with pytest.raises(UserError, match=r"cannot be kept in .*; make room there, or set NMT_CACHE"):
+        encode_stream(chunks, "TEXT", TOKENIZER, SHORT, tmp_path, must_cache=True)
 
 
 def test_ids_of_a_large_corpus_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

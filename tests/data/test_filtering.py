@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import multiprocessing
+import shutil
 import unicodedata
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 
 from nmt.data import filtering, measuring, pair_filters
@@ -500,3 +502,16 @@ def test_a_file_of_opuscleaner_is_read(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         chain_of()
     assert chain_of(skip_unknown=True) == ["length", "ratio"]
+
+
+def test_an_entry_that_vanishes_while_it_is_read_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = tmp_path / "entry"
+    measuring._store(entry, np.ones(3, bool), np.arange(3.0))
+    known, values = measuring._stored(entry, 3)
+    assert known.all()
+    assert values is not None
+    monkeypatch.setattr(measuring, "open_entry", lambda entry: shutil.rmtree(entry) or {})
+    known, values = measuring._stored(entry, 3)
+    assert (known.any(), values) == (False, None)

@@ -12,6 +12,7 @@ from nmt.data import repairs
 from nmt.data.files import FilesData
 from nmt.data.filters import filter_pairs
 from nmt.data.fixer_table import parsed
+from nmt.data.pair_filters import Context, earlier_streams
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.sources import ends_of_documents, stream
 from nmt.data.streaming import StreamedText
@@ -58,6 +59,14 @@ def test_a_line_without_text_when_repaired_is_the_end_of_a_document(tmp_path: Pa
     cfg = data(tmp_path, context=1)
     assert stream(cfg, Split.train).read().src == ["a & b", "\xfc", "\xfc <brk> e"]
     assert ends_of_documents(cfg) == [1, 1]
+
+
+def test_a_blank_row_of_a_table_is_the_end_of_a_document(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("en\tde\na &amp; b\tc\n\nd\te\n")
+    cfg = FilesData(train=str(tmp_path / "train.tsv"), fixers=FIXERS, context=1)
+    assert repairs.account(cfg, tmp_path / "cache")[0].startswith("fixer html_entities changed 1 of 2 pairs")
+    (earlier,) = earlier_streams(Context(("en", "de"), earlier=(cfg,)))
+    assert earlier.read().src == ["a & b", "", "d"]
 
 
 def test_the_work_of_other_processes_can_be_sent_to_them() -> None:
