@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nmt import __version__
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
-from nmt.data.configs import SEPARATOR
+from nmt.data.configs import SEPARATOR, directions
 from nmt.data.label_set import named
 from nmt.data.parallel_text import one_line
 from nmt.data.tokenizer_training import Case
@@ -45,7 +45,7 @@ class Purpose(NamedTuple):
 
 
 def _translation(run: Run) -> Purpose:
-    languages = " and ".join(f"{src} to {tgt}" for src, tgt in run.cfg.data.languages)
+    languages = directions(run.cfg.data.languages)
     line = "One line is one sentence or short paragraph; the model sees no other line."
     return Purpose(languages, f"translates {languages}", "translation", [line])
 
