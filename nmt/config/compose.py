@@ -23,7 +23,7 @@ from nmt.config.overrides import (
     runs_of,
     usable,
 )
-from nmt.config.schemas import ends, set_up
+from nmt.config.schemas import finite_defaults, set_up
 from nmt.config.verb import Verb
 from nmt.errors import Problems, ProblemsOfSome
 
@@ -55,7 +55,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
                 found.choices[key] = found.choices.get(f"{group}@{key}")
             print(help.render(verb, found.cfg, found.choices, groups, flags.topics))
         elif flags.info is not None:
-            with ends(str(o.input_line) for o in read.kept):
+            with finite_defaults(str(o.input_line) for o in read.kept):
                 hydra_app.show_info(flags.info, verb.name, lines)
         else:
             wrong, made = Problems(), list[Composed]()

@@ -159,7 +159,7 @@ def _of_choices(name: str, folder: Path, lines: tuple[str, ...]) -> tuple[DictCo
     """Return the config that the choices of a verb, files in `folder`, make, and the choice of each group."""
     loader = _loader()
     overrides, repository = loader._parse_overrides_and_create_caching_repo(name, list(lines))
-    with ends(str(o.input_line) for o in overrides if not o.is_hydra_override()):
+    with finite_defaults(str(o.input_line) for o in overrides if not o.is_hydra_override()):
         defaults = create_defaults_list(repository, name, overrides, prepend_hydra=False, skip_missing=False)
     _require_schemas(defaults)
     cfg = loader._compose_config_from_defaults_list(defaults.defaults, repository)
@@ -178,7 +178,7 @@ def _require_schemas(found: DefaultsList) -> None:
 
 
 @contextmanager
-def ends(lines: Iterable[str]) -> Iterator[None]:
+def finite_defaults(lines: Iterable[str]) -> Iterator[None]:
     """Raise `UserError`, which names `lines`, where Hydra follows the defaults of files without end."""
     try:
         yield

@@ -69,7 +69,7 @@ def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[s
             raise UserError(f"unknown key {key}.{own}{near}")
     try:
         values: dict[Any, Any] = {**defaults, **given}
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(_schema(cast(type, cls)), values))
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(schema_of(cast(type, cls)), values))
     except ValidationError as error:
         own = str(error.key)
         raise UserError(f"{key}.{own} {_refused(get_type_hints(cls).get(own), given.get(own))}") from error
@@ -77,8 +77,8 @@ def _row(key: str, entry: Any, table: Mapping[str, type[R]], defaults: Mapping[s
 
 
 @functools.cache
-def _schema(cls: type) -> Any:
-    """Return the types of the keys of a row; nothing changes them."""
+def schema_of(cls: type) -> Any:
+    """Return the types of the fields of a dataclass, made once; nothing changes them."""
     return OmegaConf.structured(cls)
 
 

@@ -7,19 +7,18 @@ a part of a mixture; one corpus is a mixture of one. Filtering and tokenisation 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
 from nmt.checks import at_least, positive
-from nmt.data import augmented, damage, documents, files, hub, labels, mixture, stages, testsets
+from nmt.data import augmented, damage, documents, files, hub, labels, mixture, rows, stages, testsets
 from nmt.data.augmented import AugmentedData
 from nmt.data.bundled_data import DemoData, NoData, ToyData, stream_bundled, stream_none
 from nmt.data.configs import SEPARATOR, ColumnsConfig, DataConfig, domain_tag
@@ -152,9 +151,10 @@ class MixtureData(DataConfig):
 
     def parts(self, split: Split) -> dict[str, DataConfig]:
         """Return the corpora that have `split`, by name; but for training, only the scored ones."""
-        parts, languages = self._parts, self.languages if split is not Split.train else []
+        parts = self._parts
         if split is Split.train:
             return dict(parts)
+        languages = self.languages
         scored = self.scored or [n for n, part in parts.items() if (part.src, part.tgt) in languages]
         return {n: part for n, part in parts.items() if n in scored and part.place(split) is not None}
 
@@ -360,19 +360,13 @@ def _part_config(
     named = {"name": row, **common}
     values = dict.fromkeys(unscored) | named | {fields_of[key]: value for key, value in given.items()}
     try:
-        typed: Any = OmegaConf.to_container(OmegaConf.merge(_schema(row), values))
+        typed: Any = OmegaConf.to_container(OmegaConf.merge(rows.schema_of(cast(type, cls)), values))
     except ValidationError as error:
         key = str(error.key)
         raise UserError(
             f"{prefix}.{keys.get(key, key)} cannot be {values.get(key)!r}; docs/data.md has its values"
         ) from error
     return cls(**typed, key_prefix=prefix)
-
-
-@functools.cache
-def _schema(row: str) -> Any:
-    """Return the types of the source with this name; nothing changes them."""
-    return OmegaConf.structured(SOURCES[row][0])
 
 
 def stream_alignment(cfg: AlignmentData, split: Split) -> PairStream:

@@ -99,8 +99,6 @@ class Group:
     values: dict[str, str]
     """The swept keys but the seed."""
     records: list[Record]
-    has_seeds: bool
-    """Whether the seed is swept; else a search has tried the same values again, without a training."""
 
     @property
     def data(self) -> str:
@@ -124,7 +122,7 @@ class Group:
 
     def spread(self, name: str) -> float | None:
         """Return the standard deviation of a score over the seeds, estimated from at least two."""
-        found = self._all(name) if self.has_seeds else []
+        found = self._all(name) if any(SEED in record.values for record in self.records) else []
         return statistics.stdev(found) if len(found) > 1 else None
 
     def _all(self, name: str) -> list[float]:
@@ -185,7 +183,7 @@ class Records:
             same = found.setdefault(tuple(values.values()), [])
             group = next((one for one in same if not record.data or one.data in ("", record.data)), None)
             if group is None:
-                same.append(group := Group(values, [], SEED in record.values))
+                same.append(group := Group(values, []))
             group.records.append(record)
         return sorted((one for same in found.values() for one in same), key=self._rank)
 
