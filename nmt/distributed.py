@@ -42,6 +42,8 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 CONTROL_TIMEOUT = timedelta(days=1)
 """Longest wait for rank 0: it reads data, trains a tokenizer and fills caches while the others wait."""
 POLL_SECONDS = 0.5
+START_SECONDS = 60.0
+"""Longest time between the starts of two processes, which import torch first."""
 GRACE_SECONDS = 3.0
 """Time that a process has to end by itself once another one has failed."""
 
@@ -243,7 +245,8 @@ class Launch:
         self._over = threading.Event()
         self._silence = contextlib.ExitStack()
         self._stderr = sys.stderr
-        self._has_logged = False
+        self.has_logged = False
+        """Whether it was this process that has said what is wrong."""
 
     def __enter__(self) -> Launch:
         watched, _, _ = _store()  # a second client, as one that waits for a key can do nothing else
@@ -267,24 +270,24 @@ class Launch:
     def log(self, text: str) -> None:
         """Write `text` to stderr, unless another process has said what is wrong."""
         try:
-            self._has_logged = self.store.add("logged", 1) == 1
+            self.has_logged = self.store.add("logged", 1) == 1
         except dist.DistError:  # the launcher is gone, and with it the store
-            self._has_logged = True
-        if self._has_logged:
+            self.has_logged = True
+        if self.has_logged:
             print(text, file=self._stderr, flush=True)
 
     def end(self, code: int) -> int:
         """Return a `code` of 0; with any other, end this process and, within seconds, all others."""
-        if not code:
-            return code
         with contextlib.suppress(dist.DistError):
-            if self._has_logged:
+            if code and self.has_logged:
                 self.store.set("ended", str(code))
-                if self.rank == 0:
-                    _ALL_TOLD.wait(GRACE_SECONDS)  # or they would wait for the number of this start
-            else:
+            elif code:
                 self.store.wait(["ended"], timedelta(seconds=GRACE_SECONDS))
                 code = int(self.store.get("ended"))
+            if self.rank == 0 and not _ALL_STARTED.is_set():
+                _ALL_TOLD.wait(START_SECONDS)  # or they would wait for the number of this start
+        if not code:
+            return code
         sys.stdout.flush()
         os._exit(code)  # without the exit handlers of libraries: some wait for the other processes
 

@@ -46,8 +46,8 @@ def resolve_device(cfg: RuntimeConfig) -> torch.device:
     if device.type == "cuda" and num_processes > 1:
         if name != "cuda" or num_devices < num_processes:
             raise UserError(
-                f"runtime.device={cfg.device} is not enough for the {num_processes} processes that torchrun "
-                f"started here: each needs a GPU of its own, and torch sees {num_devices}; "
+                f"runtime.device={cfg.device} is not enough for the {num_processes} processes that "
+                f"work together here: each needs a GPU of its own, and torch sees {num_devices}; "
                 "use runtime.device=cuda, and no more processes than GPUs"
             )
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -249,7 +249,7 @@ def test_every_process_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str,
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     message = (
-        f"runtime.device={device} is not enough for the 2 processes that torchrun started here: each needs "
+        f"runtime.device={device} is not enough for the 2 processes that work together here: each needs "
         f"a GPU of its own, and torch sees {num_devices}; use runtime.device=cuda, "
         "and no more processes than GPUs"
     )

@@ -114,8 +114,10 @@ class SweepConfig:
     dir: str | None = None
     """Folder of the sweep; null names it outputs/multirun/KEYS. The same command again goes on in it."""
     parallel: int | None = None
-    """Trials at a time, which share the CPU cores and have a GPU each; null: 1, or with Slurm all, and of a
-    search 4."""
+    """Trials at a time, which share the CPU cores and have GPUs of their own; null: 1, or with Slurm all, and
+    of a search 4."""
+    processes: int = 1
+    """Processes of each trial, which compute together and have a GPU each."""
     metric: str | None = None
     """Score to rank by: validation.NAME, or GROUP/NAME as metrics.jsonl has it; null: trainer.best_metric."""
     direction: Direction = Direction.auto
@@ -136,11 +138,16 @@ class SweepConfig:
     """The jobs of Slurm."""
 
     def __post_init__(self) -> None:
-        at_least(self, "sweep", 1, "parallel", "trials")
+        at_least(self, "sweep", 1, "parallel", "processes", "trials")
         at_least(self, "sweep", 0, "startup_trials", "seed")
         if self.dir is not None and not self.dir.strip():
             raise UserError(
                 "sweep.dir must name a folder, but is empty; sweep.dir=null lets the program name it"
+            )
+        if self.launcher is Launcher.slurm and 0 < self.slurm.gpus != self.processes:
+            raise UserError(
+                f"sweep.slurm.gpus={self.slurm.gpus}, but the processes of a trial have a GPU each, and "
+                f"sweep.processes={self.processes}; set both to the same number"
             )
         if re.match(r"test\b", self.metric or ""):
             raise UserError(

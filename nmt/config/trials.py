@@ -161,6 +161,11 @@ def plan(verb: Verb, argv: Sequence[str]) -> Sweep:
     cfg = SweepConfig()
     with problems.gathered():
         cfg = sweep_config(settings)
+        if cfg.processes > 1 and not verb.shared:
+            raise UserError(
+                f"sweep.processes={cfg.processes}: nmt {verb.name} runs in one process; leave it out, or run "
+                "several trials at a time with sweep.parallel=N"
+            )
     others = [o for o in read.kept if o not in settings]
     typed = {o.get_key_element(): o for o in others}  # the last of each key
     swept = {key: o for key, o in typed.items() if o.is_sweep_override()}

@@ -49,7 +49,7 @@ class Verb:
     words: str = ""
     """Key of the folders that a verb only reads; arguments without `=` are its values."""
     shared: bool = False
-    """Whether several processes, started by torchrun, can share the work."""
+    """Whether several processes, started by torchrun or as those of a trial, can share the work."""
 
     @property
     def run_key(self) -> str:

@@ -5,6 +5,7 @@ import order:
 
     records             What is known of the trials: sweep.json and sweep.csv.
     table               The table at the end, ranked on validation.
+    attempts            One attempt at a trial, in one process or in several that compute together.
     processes           Trials on this machine, each in a process of its own.
     slurm               Trials as jobs of Slurm.
     search              The trials of a search, chosen one by one with Optuna.

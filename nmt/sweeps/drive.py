@@ -32,15 +32,8 @@ from nmt.errors import Interrupted, UserError, first_of, in_one_line, suggest, t
 from nmt.files import locked
 from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
-from nmt.sweeps.processes import (
-    ORPHAN_SECONDS,
-    Action,
-    Outcome,
-    Processes,
-    Report,
-    Signals,
-    TrialRunner,
-)
+from nmt.sweeps.attempts import ORPHAN_SECONDS, Outcome, Report, Signals
+from nmt.sweeps.processes import Action, Processes, TrialRunner
 from nmt.sweeps.records import COSTS, Record, Records, curve, infinite, scores_of
 from nmt.sweeps.search import JOURNAL, METRIC, Search
 from nmt.sweeps.slurm import SlurmJobs
@@ -155,15 +148,13 @@ class _Drive:
         if plan.cfg.launcher is Launcher.slurm:
             slots = (plan.cfg.parallel or SLURM_SEARCH) if plan.space else len(plan.trials)
             at_once = plan.cfg.parallel or slots
-            runner: TrialRunner = SlurmJobs(
-                plan.cfg.slurm, plan.verb.name, report, plan.folder, slots, at_once
-            )
+            runner: TrialRunner = SlurmJobs(plan.cfg, plan.verb.name, report, plan.folder, slots, at_once)
         else:
             loaded(plan.verb.code)  # once, not in each process
-            runner = Processes(slots, action, report, signals, plan.folder / "logs")
+            runner = Processes(slots, plan.cfg.processes, action, report, signals, plan.folder / "logs")
             if slots > 1:
                 tell(f"output of the trials: {plan.folder / 'logs'}")
-        self.runner = signals.runner = runner
+        self.runner = signals.receiver = runner
         self.search = _search(plan, ranking, slots) if plan.space else None
         self.total = self.search.total() if self.search else len(plan.trials)
         self.numbers: dict[str, int] = {}

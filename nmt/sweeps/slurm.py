@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nmt import extras
-from nmt.config.sweeps import SlurmConfig
+from nmt.config.sweeps import SlurmConfig, SweepConfig
 from nmt.errors import UserError, in_one_line, warn
 from nmt.files import read_json, write_json
-from nmt.sweeps.processes import Outcome, Report, attempt
+from nmt.sweeps.attempts import Outcome, Report, attempt
 
 if TYPE_CHECKING:
     from nmt.config.composed import Composed
@@ -42,12 +42,15 @@ FILE_SECONDS = 10.0
 """Longest time from the end of a job to the appearance of what it wrote, on a shared disk."""
 
 
-def run_job(verb: str, arguments: Sequence[str], report: Report, file: Path) -> None:
+def run_job(verb: str, arguments: Sequence[str], report: Report, processes: int, file: Path) -> None:
     """Run a trial, in its job, and write its outcome to `file`; a trial that was stopped writes none."""
     from nmt.config.compose import compose
     from nmt.verbs import VERBS
 
-    code, outcome = attempt(lambda: VERBS[verb].run(compose(VERBS[verb], arguments)[0]), report)
+    def work() -> dict[str, Any]:
+        return VERBS[verb].run(compose(VERBS[verb], arguments)[0])
+
+    code, outcome = attempt(work, report, processes)
     if code < 128:
         write_json(file, vars(outcome))
     os._exit(code)  # with no result for submitit, which would make a file of Python's own kind of it
@@ -56,13 +59,14 @@ def run_job(verb: str, arguments: Sequence[str], report: Report, file: Path) -> 
 class SlurmJobs:
     """Trials in jobs of Slurm."""
 
-    def __init__(self, cfg: SlurmConfig, verb: str, report: Report, folder: Path, slots: int, at_once: int):
+    def __init__(self, cfg: SweepConfig, verb: str, report: Report, folder: Path, slots: int, at_once: int):
         """`at_once` jobs of the array run at a time.
 
         Raises:
             UserError: submitit is not installed, or this machine has no Slurm.
         """
-        self.slots, self._cfg, self._verb, self._report = slots, cfg, verb, report
+        self.slots, self._cfg, self._verb, self._report = slots, cfg.slurm, verb, report
+        self._processes = cfg.processes
         self._folder, self._at_once = folder / "slurm", at_once
         extras.require("slurm", "sweep.launcher=slurm")
         self._submitit: Any = import_module("submitit")
@@ -70,7 +74,7 @@ class SlurmJobs:
         self._gone: dict[str, float] = {}
         self._asked: set[str] = set()
         self._left: set[str] = set()
-        self._executor = self._executor_for(cfg)
+        self._executor = self._executor_for(cfg.slurm)
 
     def start(self, trials: Sequence[Composed]) -> None:
         """Submit the trials as one array; raise `UserError` where Slurm refuses it."""
@@ -83,7 +87,8 @@ class SlurmJobs:
                     if trial.folder and not any(x.startswith("runtime.requeue=") for x in arguments):
                         arguments.append("runtime.requeue=true")
                     file = self._file(trial.name).absolute()
-                    jobs.append(self._executor.submit(run_job, self._verb, arguments, self._report, file))
+                    settings = (self._verb, arguments, self._report, self._processes, file)
+                    jobs.append(self._executor.submit(run_job, *settings))
         except (self._submitit.core.utils.FailedJobError, OSError) as error:
             told = in_one_line(str(error))
             raise UserError(f"sweep.launcher=slurm: the jobs cannot be submitted: {told}") from error

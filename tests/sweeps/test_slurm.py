@@ -20,8 +20,8 @@ from nmt.cli import report
 from nmt.config.sweeps import SlurmConfig
 from nmt.config.trials import plan
 from nmt.errors import Interrupted, UserError
+from nmt.sweeps.attempts import Outcome
 from nmt.sweeps.drive import sweep
-from nmt.sweeps.processes import Outcome
 from nmt.sweeps.slurm import SlurmJobs
 from nmt.verbs import VERBS
 
@@ -105,7 +105,7 @@ def test_what_is_asked_of_slurm(slurm: Path, tmp_path: Path) -> None:
         "sweep.slurm.options={qos:night}",
     ]
     chosen = plan(VERBS["train"], ["-m", "sweep.dir=sweep", "seed=1,2,3", *settings])
-    runner = SlurmJobs(chosen.cfg.slurm, "train", report, chosen.folder, slots=3, at_once=2)
+    runner = SlurmJobs(chosen.cfg, "train", report, chosen.folder, slots=3, at_once=2)
     executor = runner._executor
     executor.parameters["map_count"] = 3
     asked = executor._make_submission_file_text("COMMAND", "x").splitlines()
@@ -126,7 +126,7 @@ def test_what_is_asked_of_slurm(slurm: Path, tmp_path: Path) -> None:
 
 def test_without_slurm_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    cfg = plan(VERBS["train"], ["-m", "seed=1"]).cfg.slurm
+    cfg = plan(VERBS["train"], ["-m", "seed=1"]).cfg
     with pytest.raises(UserError, match=r'sweep.launcher=slurm: Could not detect "srun"'):
         SlurmJobs(cfg, "train", report, tmp_path, 1, 1)
     monkeypatch.setitem(sys.modules, "submitit", None)
