@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 from nmt.errors import UserError
+
+Texts = Annotated[Any, str | list[str]]
+"""Type of a key that takes a text or a list of texts, for which OmegaConf has no type."""
 
 
 def at_least(cfg: object, part: str, least: int, *names: str) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from omegaconf import MISSING
 
-from nmt.checks import at_least, not_negative
+from nmt.checks import Texts, at_least, not_negative
 from nmt.errors import UserError
 from nmt.files import OUTPUTS
 
@@ -27,7 +26,7 @@ class RunsConfig:
 
     folder: str = OUTPUTS
     """Folder whose runs are listed, also those in folders inside; `nmt runs FOLDER` says it, too."""
-    state: Any = None
+    state: Texts = None
     """States to list, one or [A,B]: done, running, stopped, failed, killed, unknown, imported, exported,
     new."""
     match: str = "*"
@@ -43,7 +42,7 @@ class RunsConfig:
 class CompareConfig:
     """Compare runs: a table here, and a page with curves, tests, sentences, costs and differences."""
 
-    run: Any = MISSING
+    run: Texts = MISSING
     """What to compare, the first of which the others are tested against: runs, folders of runs such as a
     sweep, files in the hypotheses/ of a run, or files of other systems. `nmt compare A B` says it, too."""
     split: str = "validation"

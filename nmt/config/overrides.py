@@ -20,19 +20,26 @@ from typing import NoReturn, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep, ValueType
+from hydra.grammar.gen.OverrideLexer import InputStream, OverrideLexer  # type: ignore[attr-defined]
 from omegaconf import OmegaConf
 
 from nmt.config.explain import explained, no_such_choice, renamed
 from nmt.config.plain import UserFiles
-from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS, is_text
 from nmt.config.renames import RENAMED_KEYS
 from nmt.config.spelling import quoted
-from nmt.config.sweeps import PREFIX
+from nmt.config.sweeps import PREFIX, SweepConfig
 from nmt.config.verb import Verb
 from nmt.errors import Problems, UserError
 
 FROM_RUN = "from_run"
 """Name of the choice that stands for the settings that the run was trained with."""
+
+_CONVERTED = {OverrideLexer.INT, OverrideLexer.FLOAT, OverrideLexer.BOOL}
+_AROUND_VALUES = {
+    *(OverrideLexer.BRACKET_OPEN, OverrideLexer.BRACKET_CLOSE),
+    *(OverrideLexer.POPEN, OverrideLexer.PCLOSE, OverrideLexer.COMMA),
+}
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{[^:{}]*\}")
 
@@ -67,7 +74,7 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"a setting is one word, without spaces around =; write {joined}")
     arguments = _with_key(verb, arguments) if verb.words else arguments
     arguments = [_with_literal_prompt(_at_home(argument)) for argument in arguments]
-    flags.overrides = [_mounted(verb, argument) for argument in arguments]
+    flags.overrides = [_with_literal_text(verb, _mounted(verb, argument)) for argument in arguments]
     if flags.info is not None and (flags.cfg is not None or flags.multirun):
         parser.error("--info goes with neither --cfg nor --multirun")
     if flags.multirun and flags.cfg not in (None, "job"):
@@ -138,6 +145,29 @@ def _mounted(verb: Verb, argument: str) -> str:
     if sign and key in verb.short:
         return f"{verb.short[key]}={choice}"
     return f"{verb.mounts[key]}@{key}={choice}" if key in verb.mounts else argument
+
+
+def _with_literal_text(verb: Verb, argument: str) -> str:
+    """Return an argument with quotes around what is text, such as a path, and Hydra would convert."""
+    key, _, value = argument.partition("=")
+    if (literal := _literal(value)) == value:
+        return argument
+    root = SweepConfig if key.startswith(PREFIX) else verb.config_class()
+    return f"{key}={literal}" if is_text(root, key.removeprefix(PREFIX)) else argument
+
+
+def _literal(value: str) -> str:
+    """Quote what Hydra converts, also in lists, but for whole numbers whose text is the same afterwards."""
+    lexer = OverrideLexer(InputStream(value))
+    lexer.removeErrorListeners()
+    lexer.mode(OverrideLexer.VALUE_MODE)
+    tokens = [token for token in lexer.getAllTokens() if token.type != OverrideLexer.WS]
+    around = [None, *(token.type for token in tokens), None]
+    for token, before, after in reversed([*zip(tokens, around, around[2:], strict=False)]):
+        is_value = token.type in _CONVERTED and {before, after} <= {None} | _AROUND_VALUES
+        if is_value and not re.fullmatch("0|-?[1-9][0-9]*", token.text):
+            value = f"{value[: token.start]}{quoted(token.text)}{value[token.stop + 1 :]}"
+    return value
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:

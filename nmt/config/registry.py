@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from nmt.data.sources import SOURCES
 from nmt.decoding.configs import STRATEGIES
@@ -57,3 +58,29 @@ def config_keys(root: type[Any], prefix: str = "") -> list[str]:
         kinds = VARIANTS[name][1].values() if name in VARIANTS else [kind] * dataclasses.is_dataclass(kind)
         found |= dict.fromkeys([name, *(key for one in kinds for key in config_keys(one, f"{name}."))])
     return [*found]
+
+
+def is_text(root: type[Any], key: str) -> bool:
+    """Return whether a key of a config with the root `root` takes texts or lists of them, in every choice."""
+    kinds = _types(root, key)
+    return bool(kinds) and all(map(_holds_text, kinds))
+
+
+def _types(root: type[Any], key: str, prefix: str = "") -> list[Any]:
+    """Return the types of a key in the choices that have it."""
+    first, _, rest = key.partition(".")
+    kind = get_type_hints(root, include_extras=True).get(first)
+    if kind is None or not rest:
+        return [kind] * (kind is not None)
+    name = f"{prefix}{first}"
+    kinds = VARIANTS[name][1].values() if name in VARIANTS else [kind] * dataclasses.is_dataclass(kind)
+    return [found for one in kinds for found in _types(one, rest, f"{name}.")]
+
+
+def _holds_text(kind: Any) -> bool:
+    """Return whether a type is text, perhaps none, or a list; `Annotated` says what `Any` stands for."""
+    if get_origin(kind) is Annotated:
+        return _holds_text(get_args(kind)[1])
+    if get_origin(kind) in (Union, UnionType, list):
+        return all(_holds_text(one) for one in get_args(kind) if one is not type(None))
+    return kind is str

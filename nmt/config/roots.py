@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from nmt.checks import at_least, not_negative, within
+from nmt.checks import Texts, at_least, not_negative, within
 from nmt.config.explain import explained, is_missing
 from nmt.config.limits import excesses
 from nmt.config.starting import InitConfig
@@ -151,7 +151,7 @@ class TrainConfig(RecipeConfig):
 class RunConfig:
     """Base of the configs of the verbs that open a run."""
 
-    run: Any = MISSING
+    run: Texts = MISSING
     """Run directory; [A,B] is an ensemble."""
     checkpoint: Any = "final"
     """final (the one that results.json is about), best, last, average, or the number of a step.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt.checks import at_least, within
+from nmt.checks import Texts, at_least, within
 from nmt.data.compression import without_suffix
 from nmt.data.configs import MAX_SHOWN_COLUMNS, ColumnsConfig, DataConfig, TableConfig, paths_of
 from nmt.data.documents import DocumentEnds, ends_document
@@ -58,11 +58,11 @@ class FilesData(ColumnsConfig):
     """
 
     name: str = "files"
-    train: Any = None
+    train: Texts = None
     """Path of the training pairs, perhaps with `*`, or a list of paths, which are read in order."""
-    validation: Any = None
+    validation: Texts = None
     """Path, or paths, of the pairs scored during training."""
-    test: Any = None
+    test: Texts = None
     """Path, or paths, of the pairs scored at the end."""
     src_column: str | None = None
     """Name of the source side: the word for `{lang}`, the name in the TSV header (in a file without header
@@ -104,11 +104,11 @@ class TextData(DataConfig):
     """Language of the text."""
     scored_split: Split = Split.validation
     """The split scored at the end of training and by `nmt evaluate`."""
-    train: Any = None
+    train: Texts = None
     """Path of the training text, perhaps with `*`, or a list of paths, which are read in order."""
-    validation: Any = None
+    validation: Texts = None
     """Path, or paths, of the text scored during training; null: parts of the training text are held out."""
-    test: Any = None
+    test: Texts = None
     """Path, or paths, of the text scored at the end, with data.scored_split=test."""
     held_out: float = 0.1
     """Without a validation text: the tail of each block that is held out, as a share of the block."""

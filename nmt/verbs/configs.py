@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from nmt.attention_views.configs import ViewsConfig
-from nmt.checks import at_least, not_negative
+from nmt.checks import Texts, at_least, not_negative
 from nmt.config.roots import (
     FileConfig,
     LineFormat,
@@ -107,7 +107,7 @@ class EvaluateConfig(RunConfig):
     """Rules of the scores."""
     sets: dict[str, Any] = field(default_factory=sources.open_group)
     """Further corpora to score on, by names of your own; see nmt train --help."""
-    testset: Any = None
+    testset: Texts = None
     """Test set of sacreBLEU by name, such as wmt22, or a list of them, instead of the data."""
     read_corpus: bool = False
     """Read or download the corpus that the config of the run names if the run has no copy of the pairs."""
@@ -187,7 +187,7 @@ class RerankConfig(FileConfig):
 class ShortlistConfig:
     """Make the file of decoding.shortlist for a run, from its training pairs or from others."""
 
-    run: Any = MISSING
+    run: Texts = MISSING
     """Run directory whose tokenizer splits the pairs."""
     output: str | None = None
     """File to write; null: shortlist.npz in the run directory."""
@@ -305,7 +305,7 @@ class DistilOptions(SelectionConfig):
 class DistilConfig(TrainConfig):
     """Train a student on translations by other runs, beside the pairs that these were trained on."""
 
-    teacher: Any = MISSING
+    teacher: Texts = MISSING
     """Run directory of the teacher, or several as [A,B]; one of the other direction translates targets."""
     distil: DistilOptions = field(default_factory=DistilOptions)
     """The teachers' part."""
@@ -364,7 +364,7 @@ class ImportConfig:
     """New run directory."""
     src: str = MISSING
     """Source language, such as en."""
-    tgt: Any = MISSING
+    tgt: Texts = MISSING
     """Target language, such as de; of a model of several languages also a list, such as [de,fr], the one of
     which tgt=... of nmt translate then names."""
 

@@ -59,6 +59,35 @@ def evaluation(*arguments: str) -> EvaluateConfig:
 
 
 @pytest.mark.parametrize(
+    ("verb", "argument", "meant"),
+    [
+        ("train", "run=2024_01_02", "run='2024_01_02'"),
+        ("train", "init=1e3", "init.run='1e3'"),
+        ("train", "run=2024", "run=2024"),
+        ("train", "run=00_1", "run=00_1"),
+        ("train", "run=null", "run=null"),
+        ("train", "run='1e3'", "run='1e3'"),
+        ("train", "run=runs/1e3", "run=runs/1e3"),
+        ("train", "init.run=a,1e3 , true", "init.run=a,'1e3' , 'true'"),
+        ("train", "init.run=choice(1e3,2e3)", "init.run=choice('1e3','2e3')"),
+        ("train", "data.train=[1_0, b/1_0]", "data.train=['1_0', b/1_0]"),
+        ("train", "objective.teachers=[1_0]", "objective.teachers=['1_0']"),
+        ("train", "sweep.dir=2024_01_02", "sweep.dir='2024_01_02'"),
+        ("train", "sweep.parallel=1_0", "sweep.parallel=1_0"),
+        ("train", "schedule.peak_rate=1e-3,2e-3", "schedule.peak_rate=1e-3,2e-3"),
+        ("train", "trainer.max_steps=1_000", "trainer.max_steps=1_000"),
+        ("train", "trainer.compile=true", "trainer.compile=true"),
+        ("distil", "teacher=[1.10,b]", "teacher=['1.10',b]"),
+        ("translate", "run=[2024_01_02,b]", "run=['2024_01_02',b]"),
+        ("translate", "output=true", "output='true'"),
+        ("runs", "folder=1e3", "folder='1e3'"),
+    ],
+)
+def test_what_is_text_stays_as_it_is_typed(verb: str, argument: str, meant: str) -> None:
+    assert parse_flags(VERBS[verb], [argument]).overrides == [meant]
+
+
+@pytest.mark.parametrize(
     ("argument", "meant"),
     [
         ("run=~/a", "run=/home/me/a"),
