@@ -40,7 +40,7 @@ TAG = re.compile(
       | %(?:\(\w{{1,200}}\)|\d{{1,3}}\$)?(?:\.\d{{1,3}})?(?:[sdfiu]|l[du])\b
       )
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,31});")
 KEY = re.compile(r"""\s(?:rid|startRef|id)\s*=\s*["']?([^\s"'>/]+)""")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,13 @@ def _translated(
 
 
 def output_lines(number: int, translation: Translation, n_best: int, scores: bool = False) -> Iterator[str]:
-    """Yield the translation, or the lines of an n-best list in the format of Moses; `number` is from 0."""
-    if n_best == 1 and not scores:
-        yield translation.text
-        return
-    for candidate in (translation, *translation.alternatives):
-        yield f"{number} ||| {candidate.text} ||| {candidate.score:.4f}"
+    """Yield the translation, or the lines of an n-best list in the format of Moses; `number` is from 0.
+
+    A tag of JSON may have line feeds, which become spaces: a translation is one line.
+    """
+    for candidate in (translation, *translation.alternatives)[:n_best]:
+        text = re.sub(r"\r?\n", " ", candidate.text)
+        yield f"{number} ||| {text} ||| {candidate.score:.4f}" if scores or n_best > 1 else text
 
 
 def _request(cfg: TranslateConfig, line: str, number: int) -> Request:

@@ -34,6 +34,7 @@ def diagonal(number: int) -> list[tuple[int, int]]:
         ("one</p><br/><hr><!-- c --><i>two", "one two"),
         ("one<br><b></b>, two", "one , two"),
         ("<i>one &brand;</i>", "one &brand;"),
+        ("one <!-- a\ncomment --> two", "one two"),
         ("fish &amp; chips &lt;3&#33;", "fish & chips <3!"),
         ("Hello {name}, %d items", "Hello, items"),
         ('<a title="x > y" href=#>go</a>', "go"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -267,6 +268,18 @@ def test_tags_are_kept_and_plain_lines_are_as_ever(
     assert TRANSLATION.facts(cfg)["markup"] is True
     written = list(TRANSLATION.opened(cfg)(MARKED, 0, lambda _: None))
     assert written == [one.text for one in opened.translate(MARKED, markup=True)]
+
+
+def test_a_line_feed_within_a_tag_begins_no_line_of_text(run: Path) -> None:
+    cfg = TranslateConfig(run=str(run), markup=True, decoding=BeamConfig(), runtime=CPU)
+    cfg = dataclasses.replace(cfg, input_format=LineFormat.jsonl)
+    line = json.dumps({"src": "<b\nclass='x'\r\nid=y>ab</b> ba <!-- a\nb -->"})
+    (text,) = TRANSLATION.opened(cfg)([line], 0, print)
+    assert "<b class='x' id=y>" in text
+    assert "<!-- a b -->" in text
+    as_json = dataclasses.replace(cfg, format=LineFormat.jsonl)
+    (found,) = TRANSLATION.opened(as_json)([line], 0, print)
+    assert "<b\nclass='x'\r\nid=y>" in json.loads(found)["translation"]
 
 
 def test_a_line_of_json_that_is_too_long_is_told_so_in_documents_too() -> None:
