@@ -271,6 +271,12 @@ class FileConfig(TargetConfig):
             raise UserError(f"shard={self.shard} needs input=... and output=...; a stream has one process")
         if self.input is not None and self.lines_at_once:
             raise UserError(f"lines_at_once={self.lines_at_once} is for standard input; leave it out")
+        for key, file, choice in (("input", self.input, "input_format"), ("output", self.output, "format")):
+            if format_of(file) is LineFormat.jsonl and not hasattr(self, choice):
+                raise UserError(
+                    f"{key}={file} is a name for lines of JSON, but this verb has lines of text there; "
+                    "name a file of text"
+                )
 
     @property
     def shard_of_file(self) -> Shard:

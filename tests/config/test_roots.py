@@ -33,7 +33,7 @@ from nmt.models.configs import MODELS
 from nmt.training.optimizer_configs import OPTIMIZERS
 from nmt.training.schedule_configs import SCHEDULES, CosineConfig
 from nmt.verbs import VERBS
-from nmt.verbs.configs import EvaluateConfig
+from nmt.verbs.configs import ClassifyConfig, EvaluateConfig, RerankConfig, ScoreConfig
 
 BILLION_LAUGHS = b"a: &a [x, x]\n" + b"".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n".encode() for before, name in pairwise("abcdefghij")
@@ -604,6 +604,19 @@ def test_all_problems_come_in_one_message() -> None:
             lambda: EvaluateConfig(checkpoint="bset"),
             "checkpoint must be one of final, best, last, average or the number of a step, but is 'bset'; "
             "did you mean 'best'?",
+        ),
+        (
+            lambda: ScoreConfig(input="a.jsonl.gz", output="b.txt"),
+            "input=a.jsonl.gz is a name for lines of JSON, but this verb has lines of text there; "
+            "name a file of text",
+        ),
+        (
+            lambda: ClassifyConfig(input="a.jsonl", output="b.jsonl"),
+            "input=a.jsonl is a name for lines",
+        ),
+        (
+            lambda: RerankConfig(scorers=["x"], metrics=["bleu"], input="a", output="b.jsonl"),
+            "output=b.jsonl is a name for lines of JSON",
         ),
         (lambda: TranslateConfig(checkpoint="-1"), "or the number of a step, but is '-1'"),
         (lambda: TranslateConfig(checkpoint="²"), "or the number of a step, but is '²'"),
