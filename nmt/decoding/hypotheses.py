@@ -45,6 +45,8 @@ class Wish:
     """Tokens that go on with the word before them."""
     word_ends: Sequence[int] = ()
     """Tokens that end in a word, which may go on."""
+    capitals: Sequence[int] = ()
+    """Tokens that would make a capital of a small letter in the word that the text to begin with ends in."""
     avoid: list[list[int]] = field(default_factory=list)
     """Sequences of tokens that must not appear, with `EDGE` in front of those that must not follow a word."""
     num_given: int = 0

@@ -90,5 +90,6 @@ def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
         must=[[of(ids) for ids in spellings] for spellings in wish.must],
         word_parts=of(token for token in wish.word_parts if token in numbers),
         word_ends=of(token for token in wish.word_ends if token in numbers),
+        capitals=of(token for token in wish.capitals if token in numbers),
         avoid=[of(ids) for ids in wish.avoid if all(token in numbers for token in ids)],
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from nmt.data.casing import ESCAPE, MARKS
+from nmt.data.casing import ESCAPE, MARKS, TITLE, UPPER
 from nmt.data.lines import read_lines
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.special_ids import EOS_ID, UNK_ID
@@ -272,13 +272,14 @@ class Wishes:
             UserError: a prefix is asked of a model that predicts from right to left.
         """
         start = self.tokenizer.tgt_start(request.src)
-        prefix, rest = self._beginning(request.prefix)
+        (prefix, rest), small = self._beginning(request.prefix), self._ends_small(request.prefix)
         must = [ways for ways in map(self.phrase, dict.fromkeys(request.must)) if ways]
         avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
         wish = Wish([*start, *prefix], rest, must, avoid=avoided, num_given=len(start))
         if self.tokenizer.cfg.right_to_left:
             return wish
-        return replace(wish, word_parts=self.spellings.word_parts, word_ends=self.spellings.word_ends)
+        known, capitals = self.spellings, self.spellings.capitals if small else ()
+        return replace(wish, word_parts=known.word_parts, word_ends=known.word_ends, capitals=capitals)
 
     def unmet(self, request: Request, text: str) -> list[str]:
         """Return the texts of a request that a translation lacks, or that it should not have."""
@@ -372,6 +373,10 @@ class Wishes:
         ways = self.spellings.ways("".join(texts[first:]))
         return (ids, []) if ways is None else (ids[:first], ways)
 
+    def _ends_small(self, prefix: str) -> bool:
+        """Return whether a prefix ends in a word that is not finished, and has no mark of a capital there."""
+        return _parts_words(prefix[-1:]) and not self._spelt(prefix)[-1].endswith(tuple(MARKS))
+
 
 def _begins_a_word(phrase: str) -> bool:
     """Return whether a phrase begins with a word, which is one behind a space or a sign only."""
@@ -410,6 +415,7 @@ class Spellings:
             i for text, i in self.ids.items() if _parts_words(text[:1]) or text[:1] in OF_WORDS
         ]
         self.word_ends = [i for text, i in self.ids.items() if _parts_words(text[-1:]) or text[-1:] in MARKS]
+        self.capitals = [self.ids[mark] for mark in (TITLE, UPPER) if mark in self.ids]
 
     def ways(self, text: str) -> list[dict[int, int]] | None:
         """Return, for each number of characters that are spelt, the next tokens and what they spell then.

@@ -105,7 +105,7 @@ def test_what_is_wished_for_joins_the_tokens() -> None:
     wishes = [
         Wish(prefix=[13, 14], avoid=[[5], [15, 6], [EDGE, 16]]),
         Wish(must=[[[14, 15], [17]]], word_parts=[7, 16], word_ends=[15]),
-        Wish(prefix=[12], rest=[{15: 1, 16: 1}]),
+        Wish(prefix=[12], rest=[{15: 1, 16: 1}], word_parts=[7, 16], capitals=[*OWN[2].tolist(), 18]),
     ]
     first, second, third = (best[0].ids for best in ids_of_best(wishes))
     assert first[:2] == [13, 14]
@@ -113,6 +113,7 @@ def test_what_is_wished_for_joins_the_tokens() -> None:
     assert 17 in second or [14, 15] in [second[i : i + 2] for i in range(len(second))]
     assert third[0] == 12
     assert third[1] in (15, 16)
+    assert not {*third[2:3]} & {*OWN[2].tolist()}
 
 
 def test_an_ended_word_brings_no_tokens_where_one_that_goes_on_is_allowed() -> None:

@@ -20,6 +20,7 @@ from nmt.decoding.configs import BeamConfig, GlossaryUse
 from nmt.decoding.guided_search import search
 from nmt.decoding.hypotheses import EDGE, Wish
 from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
+from nmt.decoding.restrictions import Restrictions
 from nmt.errors import UserError
 from tests.decoding.test_beam_search import TableModel
 
@@ -113,6 +114,26 @@ def test_a_mark_of_case_changes_the_word_before_it_and_is_none_of_its_ends_alone
     wishes = [Wishes(tok).of(Request("", must=["bellt"]))] * 8
     for [best] in search(model, src, torch.ones_like(src, dtype=torch.bool), BeamConfig(beam_size=8), wishes):
         assert re.search(r"(?<!\w)bellt(?!\w)", tok.decode(best.ids))
+
+
+def test_a_prefix_in_small_letters_gets_no_capital_by_a_mark_behind_it() -> None:
+    lines = ["der Hund bellt", "das iPhone", "USA", "foo-bar"] * 5
+    tok = Tokenizer.train(
+        TokenizerConfig(kind=TokenizerKind.char, vocab_size=60, case=Case.markup), ParallelText(lines, lines)
+    )
+    prefixes = ["bel", "das i", "foo-ba", "Hun", "der ", ""]
+    wishes = [Wishes(tok).of(Request("", prefix=prefix)) for prefix in prefixes]
+    assert [bool(wish.capitals) for wish in wishes] == [True, True, True, False, False, False]
+    marks = [Wishes(tok).spellings.ids[mark] for mark in "⇧⇪"]
+    rules = Restrictions(BeamConfig(), torch.ones(len(prefixes), 1, dtype=torch.bool), wishes)
+
+    def may_follow(prefix: str, behind: str) -> bool:
+        ids = torch.tensor(tok.encode_tgt([prefix + behind])[0][:-1])[None, None]
+        number = torch.tensor([prefixes.index(prefix)])
+        return bool((rules(torch.zeros(1, 1, tok.tgt_vocab_size), ids, number)[0, 0, marks] == 0).all())
+
+    assert not any(may_follow(*case) for case in [("bel", ""), ("bel", "lt"), ("das i", ""), ("foo-ba", "r")])
+    assert all(may_follow(*case) for case in [("bel", " der"), ("bel", "lt-b"), ("Hun", "d"), ("", "der")])
 
 
 def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:
