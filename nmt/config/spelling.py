@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,12 @@ def quoted(text: str) -> str:
     text = re.sub(r"(\\*)(\$\{)", r"\1\1\\\2", text)  # no interpolation
     text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
     return f"'{text}'"
+
+
+def typed(key: str, text: object) -> str:
+    """Return a setting of a text, such as a path, as it is typed in a shell."""
+    is_literal = re.fullmatch(r"(?!null$)[\w./+:@%-]+", str(text), re.ASCII | re.IGNORECASE)
+    return shlex.quote(f"{key}={text if is_literal else spelled(str(text))}")
 
 
 def spelled(value: object) -> str:

@@ -23,7 +23,7 @@ from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config, with_decoding
-from nmt.config.spelling import spelled
+from nmt.config.spelling import spelled, typed
 from nmt.containment import require_contained
 from nmt.decoding.metrics import default_best
 from nmt.errors import UserError, suggest
@@ -165,7 +165,9 @@ def with_tuned(cfg: TrainConfig, results: Path) -> TrainConfig:
     try:
         found = read_json(results, {"tuned_decoding": dict[str, Any] | None}).get("tuned_decoding") or {}
     except UserError as error:
-        way_out = f"restore it, or remove it, and nmt train run={results.parent} scores the run anew"
+        way_out = (
+            f"restore it, or remove it, and nmt train {typed('run', results.parent)} scores the run anew"
+        )
         raise UserError(f"{error}; {way_out}") from error
     with named(results):
         return with_decoding(cfg, found)
@@ -243,8 +245,8 @@ def refuse_difference(
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *differing])
         told = [key for key, old, _ in fixed if old]
         raise UserError(
-            f"{lines}\nsay nmt train run={run_dir} alone to go on with the config there, give its values, or "
-            f"start a new run with another {key}=...{_hint(told, stored, step)}"
+            f"{lines}\nsay nmt train {typed('run', run_dir)} alone to go on with the config there, give its "
+            f"values, or start a new run with another {key}=...{_hint(told, stored, step)}"
         )
     return difference(stored, new)
 

@@ -23,8 +23,8 @@ class ClassificationTask(TaskCode):
     """The task of finding the label of a text, or of two texts."""
 
     next_commands = (
-        "nmt classify run={run} < texts.txt > labels.tsv",
-        "nmt evaluate run={run} data.scored_split=validation",
+        "nmt classify {run} < texts.txt > labels.tsv",
+        "nmt evaluate {run} data.scored_split=validation",
     )
 
     def examples(self, cfg: TrainConfig) -> LabelledTexts:

@@ -27,6 +27,7 @@ import torch
 
 from nmt import __version__, kernels
 from nmt.config.roots import TrainConfig, epoch_size, with_batch_tokens, with_epoch_size
+from nmt.config.spelling import typed
 from nmt.config.stored import difference, load_config, refuse_difference, save_config
 from nmt.containment import require_contained
 from nmt.data.configs import DataConfig
@@ -242,9 +243,8 @@ class RunDirectory:
             found = read_json(self.status_file, {"state": str, "reason": str})
             reason = f": {found['reason']}" if found["reason"] else ""
             told = f", and its training {ENDINGS.get(found['state'], 'goes on')}{reason}"
-        raise UserError(
-            f"{self.path} has no checkpoint yet{told}; train it with `nmt train run={self.path} ...`"
-        )
+        command = f"nmt train {typed('run', self.path)} ..."
+        raise UserError(f"{self.path} has no checkpoint yet{told}; train it with `{command}`")
 
     def copy_sealed(self, folder: Path) -> None:
         """Copy the tokenizer and the kept data into another directory."""

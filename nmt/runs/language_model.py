@@ -33,7 +33,7 @@ LINES_AT_ONCE = 256
 class LanguageModelTask(TaskCode):
     """The task of continuing text, learnt from windows of text."""
 
-    next_commands = ('nmt generate run={run} prompt="..."', "nmt generate run={run} decoding.temperature=0.7")
+    next_commands = ('nmt generate {run} prompt="..."', "nmt generate {run} decoding.temperature=0.7")
 
     measures_accuracy = True
 

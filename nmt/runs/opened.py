@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import Task, TrainConfig, search_with
+from nmt.config.spelling import typed
 from nmt.data.configs import SEPARATOR, domain_tag
 from nmt.data.documents import current_of_each
 from nmt.data.matches import with_match
@@ -561,13 +562,13 @@ class Run(TrainedModel):
 
     def require_task(self, task: Task) -> None:
         """Raise `UserError` for a model that was trained for another task."""
-        run = self.directory.path
+        run, named = self.directory.path, typed("run", self.directory.path)
         own = self.cfg.task
         if own is task:
             return
         if task is Task.translation and own is Task.language_model:
             raise UserError(
-                f"{run} is a language model and translates nothing; nmt generate run={run} continues a text"
+                f"{run} is a language model and translates nothing; nmt generate {named} continues a text"
             )
         wanted = {
             Task.translation: "translates nothing",
@@ -575,9 +576,9 @@ class Run(TrainedModel):
             Task.classification: "finds no labels",
         }
         does = {
-            Task.translation: f"translates: nmt translate run={run}",
-            Task.language_model: f"continues a text: nmt generate run={run}",
-            Task.classification: f"classifies texts: nmt classify run={run}",
+            Task.translation: f"translates: nmt translate {named}",
+            Task.language_model: f"continues a text: nmt generate {named}",
+            Task.classification: f"classifies texts: nmt classify {named}",
         }
         raise UserError(f"{run} {wanted[task]}, but {does[own]}")
 

@@ -38,7 +38,7 @@ class TaskCode(ABC):
     """The code of a task."""
 
     next_commands: ClassVar[tuple[str, ...]]
-    """Commands for a trained model; {run} is its directory, {tgt} the choice of a language."""
+    """Commands for a trained model; {run} is the setting of its directory, {tgt} the choice of a language."""
 
     measures_accuracy: ClassVar[bool] = False
     """Whether the share of the target tokens that the model predicts is a score."""

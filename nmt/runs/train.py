@@ -7,6 +7,7 @@ other modules of this room, sees the whole. Results go to stdout, progress and r
 from __future__ import annotations
 
 import gc
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -20,6 +21,7 @@ import torch
 from nmt import distributed, kernels, runtime
 from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, with_batch_tokens, with_decoding, with_epoch_size
+from nmt.config.spelling import typed
 from nmt.config.stored import to_plain
 from nmt.data.parallel_text import Split
 from nmt.data.streaming import closed
@@ -85,7 +87,7 @@ def train(cfg: TrainConfig, run_dir: Path, key: str = "run") -> dict[str, Any]:
     if (run_dir / EXPORT_RECORD).is_file():
         raise UserError(
             f"{run_dir} is a model alone, as nmt export writes it, and no training can go on there; "
-            f"start one from it with init={run_dir} and another {key}=..."
+            f"start one from it with {typed('init', run_dir)} and another {key}=..."
         )
     with (
         StopRequest(cfg.runtime.grace_seconds) as stop,
@@ -446,7 +448,7 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
     languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
     tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
     size, learnt = results.get("parameters"), results.get("learnt_parameters")  # earlier versions: none
-    tuned = results.get("tuned_decoding")
+    tuned, named = results.get("tuned_decoding"), typed("run", run.path)
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",
@@ -458,8 +460,8 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
         f"time        {minutes:.1f} minutes, {speed:,.0f} target tokens per second",
         "",
         "Next:",
-        *(f"  {command.format(run=run.path, tgt=tgt)}" for command in TASKS[cfg.task].next_commands),
-        f"  tensorboard --logdir {run.path.parent}",
+        *(f"  {command.format(run=named, tgt=tgt)}" for command in TASKS[cfg.task].next_commands),
+        f"  tensorboard --logdir {shlex.quote(str(run.path.parent))}",
     ]
     return "\n".join(lines)
 

@@ -24,8 +24,8 @@ class TranslationTask(TaskCode):
     """The task of translating sentences, learnt from pairs."""
 
     next_commands = (
-        "nmt translate run={run}{tgt} < source.txt > translation.txt",
-        "nmt evaluate run={run} decoding.beam_size=8",
+        "nmt translate {run}{tgt} < source.txt > translation.txt",
+        "nmt evaluate {run} decoding.beam_size=8",
     )
 
     def examples(self, cfg: TrainConfig) -> SentencePairs:

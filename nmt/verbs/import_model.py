@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.composed import Composed
+from nmt.config.spelling import typed
 from nmt.exchange.importing import import_folder
 from nmt.verbs.configs import ImportConfig
 
@@ -25,6 +26,6 @@ def run(trial: Composed) -> dict[str, Any]:
         if made.data.tags
         else "data=files data.train=..."
     )
-    print(f"Next:       nmt translate run={cfg.run}{asked} < {made.data.src}.txt")
-    print(f"            nmt train init={cfg.run} {pairs}")
+    print(f"Next:       nmt translate {typed('run', cfg.run)}{asked} < {made.data.src}.txt")
+    print(f"            nmt train {typed('init', cfg.run)} {pairs}")
     return {}

@@ -84,6 +84,9 @@ def test_an_average_is_compared_with_the_best_step_by_the_search_of_validations(
     at = cast(Any, SimpleNamespace(path=Path("runs/a")))
     assert f"5.00 of the best{told}\n" in train.summary(cfg, results, at)
     assert told not in train.summary(told_by_loss, results, at)  # which is that of all pairs
+    named = train.summary(cfg, results, cast(Any, SimpleNamespace(path=Path("my runs/a"))))
+    assert """  nmt translate 'run="my runs/a"' < source.txt > translation.txt\n""" in named
+    assert named.endswith("tensorboard --logdir 'my runs'")
 
 
 @pytest.mark.parametrize(("which", "steps"), [("best", [2, 7]), ("last", [5, 7])])

@@ -1,0 +1,39 @@
+"""Values as they are typed: in a shell, and then for Hydra."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from nmt.config.overrides import parse_flags, parse_overrides, runs_of
+from nmt.config.spelling import typed
+from nmt.verbs import VERBS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "outputs/demo-1",
+        "/tmp/my runs/a, b",
+        "2024_01_02",
+        "null",
+        "it's",
+        '"x"',
+        "~/a",
+        "a[1]{b}",
+        "größe=3",
+        "$HOME/${a}",
+        "back\\slash",
+        "a;b&c",
+        " a ",
+    ],
+)
+def test_a_setting_that_is_printed_can_be_typed(path: str) -> None:
+    (word,) = shlex.split(typed("run", path))
+    assert runs_of(parse_overrides(parse_flags(VERBS["train"], [word]).overrides), "run") == [path]
+
+
+def test_a_plain_path_is_typed_without_quotes() -> None:
+    assert typed("run", "outputs/a-b/c_1.2") == "run=outputs/a-b/c_1.2"
+    assert typed("run", "my runs/a") == "'run=\"my runs/a\"'"
