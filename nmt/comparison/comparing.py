@@ -15,7 +15,7 @@ from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
-from nmt.comparison.record import RunRecord, as_number, training_data
+from nmt.comparison.record import CHECKPOINT, RunRecord, as_number, training_data
 from nmt.comparison.remarks import remarks
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
@@ -148,7 +148,7 @@ def compared(
         sentence_metric="",
         config=differing([entry.config for entry in entries]),
         environment=differing(environments, ignored=("command*",)),
-        costs=[_cost(entry.record) if entry.record else None for entry in entries],
+        costs=[_cost(entry.record, entry.file) if entry.record else None for entry in entries],
         curves=_curves_of(entries),
         counted="the training data" if words is not None else f"the {cfg.split} sources themselves",
         bootstrap_samples=cfg.bootstrap_samples,
@@ -432,14 +432,22 @@ def _disagreements(found: Comparison, column: Column) -> Iterable[str]:
             )
 
 
-def _cost(record: RunRecord) -> Cost:
+def _cost(record: RunRecord, file: Path | None) -> Cost:
+    """Return what the training took, up to the step that the translations in `file` are of."""
+    step, seconds = record.step, record.seconds
+    tokens: float | None = record.tokens
+    records = list(step_records(record.path / "metrics.jsonl"))
+    if file is not None and (found := CHECKPOINT.fullmatch(file.stem)) and int(found[1]) < step:
+        step = int(found[1])
+        records = [one for one in records if one["step"] <= step]
+        last = [one for one in records if "train/tokens" in one][-1:] or [{}]
+        tokens, seconds = (as_number(last[0].get(f"train/{name}")) for name in ("tokens", "seconds"))
     names = ("train/tflops_per_second", "train/tgt_tokens_per_second")
-    records = step_records(record.path / "metrics.jsonl")
     measures = [[as_number(one.get(name)) for name in names] for one in records]
     shares = [tflops / speed for tflops, speed in measures if tflops and speed]
     per_token = sums.fmean(shares) * 1e12 if shares else None
-    operations = per_token * record.tokens if per_token and record.tokens else None
-    return Cost(record.step, record.seconds, record.tokens, record.parameters, operations)
+    operations = per_token * tokens if per_token and tokens else None
+    return Cost(step, seconds, None if tokens is None else int(tokens), record.parameters, operations)
 
 
 def _curves_of(entries: Sequence[Entry]) -> list[dict[str, list[Point]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from nmt.comparison.differences import shown
 from nmt.comparison.record import MARKS, SPLITS, RunRecord, find_runs, read_run
+from nmt.config.spelling import typed
 from nmt.data.documents import current_of_each
 from nmt.data.lines import is_cut, read_lines
 from nmt.data.parallel_text import MAX_LINE_CHARS
@@ -106,10 +108,14 @@ def _records_of(names: Sequence[str], warn: Log) -> dict[Path, RunRecord | None]
     Raises:
         UserError: no run is among them that can be read.
     """
-    found = dict[Path, RunRecord | None]()
+    found, known = dict[Path, RunRecord | None](), dict[Path, Path]()
     for name in names:
         places = _places(Path(name))
         for path in places:
+            first = known.setdefault(path.resolve(), path)
+            if first != path:
+                warn(f"{path} is {first}, and compared once")
+                continue
             run = _run_of(path)
             try:
                 found[path] = None if run.is_file() else read_run(run)
@@ -123,7 +129,7 @@ def _records_of(names: Sequence[str], warn: Log) -> dict[Path, RunRecord | None]
         file = next(iter(found))
         raise UserError(
             f"run={file} is compared by the references of a run, but no run is named; "
-            f"say nmt compare RUN {file}"
+            f"say nmt compare RUN {shlex.quote(str(file))}"
         )
     return found
 
@@ -134,10 +140,12 @@ def _require_any(records: Sequence[RunRecord], entries: Sequence[Entry], split: 
         return
     folders = {record.path / "hypotheses" for record in records}
     of_sets = {f"{x.stem}-{x.parent.name}" for folder in folders for x in folder.glob("*/*.*")}
-    known = sorted(
-        {file.stem for folder in folders for file in folder.glob("*.*")}
-        | {name for name in of_sets if name.partition("-")[0] in SPLITS}
-    )
+    of_splits = {file.stem for folder in folders for file in folder.glob("*.*")}
+    known = [
+        name
+        for name in sorted(of_splits | of_sets)
+        if any(all(side.is_file() for side in _pairs(record, name)) for record in records)
+    ]
     raise UserError(
         f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
     )
@@ -221,17 +229,15 @@ def _file_of(record: RunRecord, split: str) -> Path | None:
 
 def _read(entry: Entry, record: RunRecord, split: str) -> None:
     """Fill the entry of a run with its translations, or say what keeps them from being compared."""
-    src, tgt = (str(record.config.get(f"data.{side}")) for side in ("src", "tgt"))
-    part, _, named = split.partition("-")  # such as validation-news of a set named news
-    data = record.path / "data" / named
-    sides = [data / f"{part}.{src}", data / f"{part}.{tgt}", *sorted(data.glob(f"{part}.ref*.{tgt}"))]
+    src, tgt = _pairs(record, split)
+    sides = [src, tgt, *sorted(tgt.parent.glob(f"{tgt.stem}.ref*{tgt.suffix}"))]
     if record.config.get("task") == "language_model":  # which has texts where others have translations
         entry.problem = f"it has no translations of {split}{IS_LANGUAGE_MODEL}"
     elif entry.file is None:
         entry.problem = f"it has no translations of {split}{_advice(record, split)}"
     elif not (entry.file.name.startswith(split) or _is_written_by_training(entry.file, split)):
         entry.problem = f"{entry.file.name} does not seem to be of {split}; say split=..."
-    elif not all(side.is_file() for side in sides[:2]):
+    elif not (src.is_file() and tgt.is_file()):
         entry.problem = f"it has no copy of the {split} pairs in data/"
     else:
         try:
@@ -250,6 +256,13 @@ def _read(entry: Entry, record: RunRecord, split: str) -> None:
         )
 
 
+def _pairs(record: RunRecord, split: str) -> tuple[Path, Path]:
+    """Return where the run keeps the source and the target of a split."""
+    part, _, named = split.partition("-")  # such as validation-news of a set named news
+    data = record.path / "data" / named
+    return data / f"{part}.{record.config.get('data.src')}", data / f"{part}.{record.config.get('data.tgt')}"
+
+
 def _is_written_by_training(file: Path, split: str) -> bool:
     """Return whether the name of a file says that it has translations of a split by a training."""
     part, _, named = split.partition("-")
@@ -259,7 +272,9 @@ def _is_written_by_training(file: Path, split: str) -> bool:
 def _advice(record: RunRecord, split: str) -> str:
     if record.state not in ("done", "exported"):
         return f": its training is {record.state}"
-    return f"; nmt evaluate run={record.path} data.scored_split={split} makes them"
+    if split not in SPLITS:  # but a set, or nothing
+        return ""
+    return f"; nmt evaluate {typed('run', record.path)} data.scored_split={split} makes them"
 
 
 def _add_stored(entry: Entry, record: RunRecord, split: str) -> None:

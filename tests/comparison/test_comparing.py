@@ -257,6 +257,26 @@ def test_losses_of_other_tokenizers_are_said_to_be_incomparable(tmp_path: Path) 
     assert any("the tokenizers differ" in note for note in comparison(*runs).notes)
 
 
+def test_an_earlier_step_has_cost_what_it_took_to_get_there(tmp_path: Path) -> None:
+    speeds = {"train/tgt_tokens_per_second": 10.0, "train/tflops_per_second": 2.0}
+    records = [
+        {"step": 20, "train/tokens": 100, "train/seconds": 21.0, **speeds},
+        {"step": 40, "train/tokens": 300, "train/seconds": 60.0, **speeds},
+    ]
+    run = made_run(tmp_path / "a", records=records)
+    steps = [run / "hypotheses" / "validation" / f"step_{step:08d}.de" for step in (10, 20, 40)]
+    for file in steps:
+        write(file, (run / "hypotheses" / "validation.de").read_text())
+    costs = [cost for cost in comparison(run, *steps).costs if cost is not None]
+    assert [(cost.steps, cost.seconds, cost.tokens) for cost in costs] == [
+        (40, 62.5, 300),
+        (10, None, None),
+        (20, 21.0, 100),
+        (40, 62.5, 300),
+    ]
+    assert costs[2].operations == pytest.approx(100 * 2.0e12 / 10.0)
+
+
 def test_costs_and_curves(tmp_path: Path) -> None:
     found = comparison(made_run(tmp_path / "a"))
     (cost,) = found.costs

@@ -177,8 +177,32 @@ def test_several_references_are_read(tmp_path: Path) -> None:
 
 def test_a_split_that_no_run_has(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run")
-    with pytest.raises(UserError, match=r"split=news: none of the runs has .* they have test, validation"):
+    for name in ("test-1234abcd.de", "wmt22.de"):  # by another search, and of a set that is not kept
+        write(run / "hypotheses" / name, "a\n")
+    with pytest.raises(UserError, match=r"split=news: none of the runs has .* they have test, validation$"):
         entries_of(names(run), "news", pytest.fail)
+
+
+def test_a_set_that_a_run_lacks_is_made_by_no_evaluation(tmp_path: Path) -> None:
+    other, run = made_run(tmp_path / "other"), made_run(tmp_path / "my run")
+    write(other / "hypotheses" / "test-news.de", (other / "hypotheses" / "test.de").read_text())
+    for side in ("en", "de"):
+        write(other / "data" / "news" / f"test.{side}", (other / "data" / f"test.{side}").read_text())
+    _, entry = entries_of(names(other, run), "test-news", pytest.fail)
+    assert entry.problem == "it has no translations of test-news"
+    (run / "hypotheses" / "test.de").unlink()
+    _, entry = entries_of(names(other, run), "test", pytest.fail)
+    assert f"""; nmt evaluate 'run="{run}"' data.scored_split=test makes them""" in entry.problem
+
+
+def test_a_run_under_two_paths_is_one_run(tmp_path: Path) -> None:
+    run, link, told = made_run(tmp_path / "a"), tmp_path / "link", list[str]()
+    link.symlink_to(run)
+    (tmp_path / "b").mkdir()
+    again = tmp_path / "b" / ".." / "a"
+    (entry,) = entries_of(names(run, link, again, run), "validation", told.append)
+    assert entry.name == "a"
+    assert told == [f"{path} is {run}, and compared once" for path in (link, again)]
 
 
 @pytest.mark.parametrize(
