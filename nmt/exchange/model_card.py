@@ -21,7 +21,7 @@ from nmt.data.parallel_text import one_line
 from nmt.data.tokenizer_training import Case
 from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import ExportConfig, Format
-from nmt.exchange.shared import beam_search_of, lost_settings, transformer_of
+from nmt.exchange.shared import beam_search_of, lost_settings, recorded_scores, transformer_of
 from nmt.files import IMPORT_RECORD, read_json
 from nmt.layers.choices import Positions
 from nmt.runs.checkpoint_names import identify_checkpoint
@@ -146,7 +146,7 @@ def _origin(run: Run) -> str:
 
 def _scores(run: Run, cfg: ExportConfig) -> str:
     """Return a table of the recorded scores and their signatures, or why there is none."""
-    results = run.directory.results()
+    results = recorded_scores(run)
     if len(cfg.runs) > 1:
         return "None recorded: the mean of several runs has no results of its own."
     if cfg.encoder_layers is not None or cfg.decoder_layers is not None:

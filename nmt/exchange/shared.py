@@ -16,6 +16,7 @@ from nmt.config.stored import to_plain
 from nmt.decoding.configs import SPLITTING, BeamConfig, DecodingConfig, LengthPenalty
 from nmt.errors import Problems, UserError
 from nmt.exchange.configs import ExportConfig, Format
+from nmt.files import EXPORT_RECORD, NUMBER, read_json
 from nmt.layers.positions import LearnedPositions
 from nmt.models.configs import TransformerConfig
 from nmt.models.stack import Embedding
@@ -25,6 +26,21 @@ from nmt.training.checkpoint import memory_of
 SOURCE, TARGET = "source.spm", "target.spm"
 """Names of the SentencePiece models in every folder."""
 ANY_MODEL = "format=safetensors holds any model"
+SCORES = {
+    **dict.fromkeys(("validation", "test"), dict[str, NUMBER] | None),
+    "signatures": dict[str, str] | None,
+}
+"""Fields of export.json that are scores of the run that the model is from, with their types."""
+
+
+def recorded_scores(run: Run) -> dict[str, Any] | None:
+    """Return the scores of the final weights by split, and signatures; None where no training has ended.
+
+    Those of a model that was exported are of the run that it is from.
+    """
+    file = run.directory.path / EXPORT_RECORD
+    found = run.directory.results() or (read_json(file, SCORES) if file.is_file() else {})
+    return {key: found[key] for key in SCORES if key in found} if "signatures" in found else None
 
 
 def transformer_of(run: Run, cfg: ExportConfig) -> TransformerConfig:

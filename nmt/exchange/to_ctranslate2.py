@@ -70,8 +70,7 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         UserError: the format cannot hold the model, or its library is not installed.
     """
     model_cfg = transformer_of(run, cfg)
-    of_text = misfits(run.cfg.tokenizer, "tokenizer", {"source_factors": [[]]}, "format=ctranslate2")
-    refuse(_misfits(model_cfg) + of_text, ANY_MODEL)
+    refuse(obstacles(run, model_cfg), ANY_MODEL)
     library("ctranslate2", Format.ctranslate2)
     assert isinstance(run.model, Transformer)
     spec = specification(run.model.cpu().float(), model_cfg, run.cfg.decoding.max_source_tokens)
@@ -81,14 +80,16 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
     spec.save(str(folder))
 
 
-def _misfits(cfg: TransformerConfig) -> list[str]:
+def obstacles(run: Run, cfg: TransformerConfig) -> list[str]:
+    """Return a phrase for each key of the run that the format cannot hold."""
     held: dict[str, Any] = {
         "activation": ACTIVATIONS,
         "num_kv_heads": [None, *({cfg.num_heads} & {cfg.decoder_stack.num_heads})],
         "qk_norm": [False],
         "decoder_self_attention": [SelfAttention.attention],
     }
-    return misfits(cfg, "model", held, "format=ctranslate2")
+    of_text = misfits(run.cfg.tokenizer, "tokenizer", {"source_factors": [[]]}, "format=ctranslate2")
+    return misfits(cfg, "model", held, "format=ctranslate2") + of_text
 
 
 def specification(model: Transformer, cfg: TransformerConfig, num_positions: int) -> Any:

@@ -26,8 +26,10 @@ from torch import Tensor, nn
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer_training import SPACE, TagSide, TokenizerKind
 from nmt.errors import UserError
+from nmt.exchange import to_ctranslate2
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import (
+    ANY_MODEL,
     beam_search_of,
     library,
     misfits,
@@ -42,7 +44,6 @@ from nmt.models.transformer import Transformer
 from nmt.runs.agreement import pieces_of
 from nmt.runs.opened import Run
 
-WAY_OUT = "format=ctranslate2 holds more variants, format=safetensors any model"
 ACTIVATIONS = {
     Activation.relu: "relu",
     Activation.gelu: "gelu",
@@ -99,7 +100,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         UserError: no class computes what the model does, or `transformers` is not installed.
     """
     model_cfg = transformer_of(run, cfg)
-    refuse(_misfits(run, model_cfg), WAY_OUT)
+    other = "" if to_ctranslate2.obstacles(run, model_cfg) else "format=ctranslate2 holds this model, and "
+    refuse(_misfits(run, model_cfg), f"{other}{ANY_MODEL}")
     library("transformers", Format.huggingface).logging.disable_progress_bar()
     assert isinstance(run.model, Transformer)
     model = converted(run.model.cpu().float(), model_cfg, run.cfg.decoding.max_source_tokens)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from nmt.config.stored import save_config
 from nmt.exchange.configs import ExportConfig
-from nmt.exchange.shared import untied
+from nmt.exchange.shared import recorded_scores, untied
 from nmt.files import EXPORT_RECORD, IMPORT_RECORD, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
@@ -32,8 +33,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
         stored = dataclasses.replace(stored, adapt=AdaptationConfig())
     save_config(stored, directory.config_file)
     run.directory.copy_sealed(folder)
-    if (record := run.directory.path / IMPORT_RECORD).is_file():
-        shutil.copyfile(record, folder / IMPORT_RECORD)
+    if (imported := run.directory.path / IMPORT_RECORD).is_file():
+        shutil.copyfile(imported, folder / IMPORT_RECORD)
     directory.seal()
     dtype = getattr(torch, cfg.quantization.value)
     own, tied = untied(run.model.state_dict())
@@ -45,4 +46,12 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
     shares = cfg.ensemble.normalised(len(pairs))
     keys = ("run", "checkpoint", "sha256", "share")
     origins = [dict(zip(keys, (*one, share), strict=True)) for one, share in zip(found, shares, strict=True)]
-    write_json(folder / EXPORT_RECORD, {"of": origins, "dtype": cfg.quantization.value})
+    record = {"of": origins, "dtype": cfg.quantization.value}
+    write_json(folder / EXPORT_RECORD, record | _scores(run, cfg))
+
+
+def _scores(run: Run, cfg: ExportConfig) -> dict[str, Any]:
+    """Return the recorded scores of the run if they are of the very weights that are exported."""
+    is_whole = len(cfg.runs) == 1 and cfg.encoder_layers is None and cfg.decoder_layers is None
+    exported, final = (identify_checkpoint(cfg.runs[0], name) for name in (cfg.checkpoints[0], "final"))
+    return (recorded_scores(run) or {}) if is_whole and exported == final else {}

@@ -266,28 +266,35 @@ REFUSED = {
     ),
     "format=huggingface model.decoder_self_attention=average": (
         "model.decoder_self_attention must be attention for the class Blenderbot of transformers, but is "
-        "average; format=ctranslate2 holds more variants, format=safetensors any model"
+        "average; format=safetensors holds any model"
+    ),
+    "format=huggingface tokenizer.tgt_tag=b tokenizer.source_factors=[position]": (
+        "2 settings cannot be used:\n"
+        "  - tokenizer.tgt_tag must be '' for a tokenizer of transformers, but is b; "
+        "format=safetensors holds any model\n"
+        "  - tokenizer.source_factors must be [] for a tokenizer of transformers, but is ['position']; "
+        "format=safetensors holds any model"
     ),
     "format=huggingface model.positions=rotary": (
         "model.positions must be sinusoidal or learned or none for the class Blenderbot of transformers, but "
-        "is rotary; format=ctranslate2 holds more variants, format=safetensors any model"
+        "is rotary; format=ctranslate2 holds this model, and format=safetensors holds any model"
     ),
     "format=huggingface model.norm_order=post model.positions=learned": (
         "model.positions must be sinusoidal for the class Marian of transformers, but is learned; "
-        "format=ctranslate2 holds more variants, format=safetensors any model"
+        "format=ctranslate2 holds this model, and format=safetensors holds any model"
     ),
     "format=huggingface tokenizer.tgt_tag=b": (
         "tokenizer.tgt_tag must be '' for a tokenizer of transformers, but is b; "
-        "format=ctranslate2 holds more variants, format=safetensors any model"
+        "format=ctranslate2 holds this model, and format=safetensors holds any model"
     ),
     "format=huggingface model.norm=rms_norm model.d_k=2 tokenizer=word": (
         "3 settings cannot be used:\n"
         "  - model.norm must be layer_norm for the class Blenderbot of transformers, but is rms_norm; "
-        "format=ctranslate2 holds more variants, format=safetensors any model\n"
+        "format=ctranslate2 holds this model, and format=safetensors holds any model\n"
         "  - model.d_k must be null or 4 for the class Blenderbot of transformers, but is 2; "
-        "format=ctranslate2 holds more variants, format=safetensors any model\n"
+        "format=ctranslate2 holds this model, and format=safetensors holds any model\n"
         "  - tokenizer.kind must be unigram or bpe or char for a tokenizer of transformers, but is word; "
-        "format=ctranslate2 holds more variants, format=safetensors any model"
+        "format=ctranslate2 holds this model, and format=safetensors holds any model"
     ),
 }
 
@@ -404,10 +411,14 @@ def test_the_checkpoint_that_is_named(run: Path, monkeypatch: pytest.MonkeyPatch
     assert "| BLEU | 30.13 | 30.13 |" in card
     assert "`nrefs:1`" in card
     assert "exported is" not in card
+    again = exported(exported(run, "nmt"), "safetensors")
+    assert "| BLEU | 30.13 | 30.13 |" in (again / "README.md").read_text(encoding="utf-8")
     older = exported(run.rename(run.with_name("renamed")), "safetensors", "checkpoint=7")
     assert "These are the scores of checkpoint 9; exported is 7." in (older / "README.md").read_text("utf-8")
     stored = load_file(older / "model.safetensors")
     assert all(torch.equal(tensor, first.model[name]) for name, tensor in stored.items())
+    alone = exported(run.with_name("renamed").rename(run.with_name("older")), "nmt", "checkpoint=7")
+    assert "None recorded" in (exported(alone, "safetensors") / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_mean_of_the_weights_of_runs_is_exported_as_one_model(run: Path) -> None:
