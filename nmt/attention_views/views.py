@@ -11,7 +11,7 @@ Sentences come one by one; only the first few, for the page, stay in memory. Kno
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +23,7 @@ from nmt.attention_views.alignment import mean_weights, pharaoh, word_indices, w
 from nmt.attention_views.configs import View, ViewsConfig
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.page import page, page_data
-from nmt.errors import UserError, warn
+from nmt.errors import UserError, first_of, tell, warn
 from nmt.files import write_atomically, written_atomically
 
 MAX_SHOWN_TOKENS = 128
@@ -44,13 +44,12 @@ def require_maps(maps: SentenceMaps, cfg: ViewsConfig, model: str) -> None:
 
 
 def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Path, title: str) -> list[Path]:
-    """Write the views of all sentences to `output` and return the files."""
+    """Write the views of all sentences to `output` and return the files.
+
+    A page and images of an earlier call, which show other sentences, are removed.
+    """
     on_page: list[dict[str, Any]] = []
     written: list[Path] = []
-    if View.images in cfg.views:
-        for old in output.glob("cross_[0-9][0-9][0-9][0-9].png"):  # of an earlier call
-            if old.is_file():
-                old.unlink()
     with ExitStack() as files:
 
         def lines_of(view: View, name: str) -> BinaryIO | None:
@@ -77,7 +76,17 @@ def write_views(sentences: Iterable[SentenceMaps], cfg: ViewsConfig, output: Pat
         write_atomically(written[0], page(title, on_page).encode())
     elif View.page in cfg.views:
         warn("no page is written, because there is no sentence to show")
+    _remove_shown(output, written)
     return written
+
+
+def _remove_shown(output: Path, kept: Sequence[Path]) -> None:
+    """Remove the page and the images in `output` but those that are `kept`, and name them."""
+    shown = [output / "attention.html", *sorted(output.glob("cross_[0-9][0-9][0-9][0-9].png"))]
+    if old := [file for file in shown if file.is_file() and file not in kept]:
+        tell(f"removed from {output}, as of an earlier call: {first_of(file.name for file in old)}")
+    for file in old:
+        file.unlink()
 
 
 def _is_shown(sentence: SentenceMaps, cfg: ViewsConfig) -> bool:

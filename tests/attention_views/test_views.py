@@ -75,7 +75,7 @@ def test_every_view_is_written(sentences: Sentences, tmp_path: Path) -> None:
 
 
 def test_images_of_an_earlier_call_are_gone_and_other_files_stay(
-    sentences: Sentences, tmp_path: Path
+    sentences: Sentences, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cfg = ViewsConfig(views=[View.images])
     for name in ("cross_mine.png", "cross_12.png", "photo.png"):
@@ -83,6 +83,17 @@ def test_images_of_an_earlier_call_are_gone_and_other_files_stay(
     write_views(sentences(PAIRS), cfg, tmp_path, "A run")
     write_views(sentences(PAIRS[:1]), cfg, tmp_path, "A run")
     assert names(tmp_path) == ["cross_0001.png", "cross_12.png", "cross_mine.png", "photo.png"]
+    gone = "cross_0003.png, cross_0004.png"
+    assert capsys.readouterr().err == f"removed from {tmp_path}, as of an earlier call: {gone}\n"
+
+
+def test_a_page_of_other_sentences_does_not_stay_beside_new_files(
+    sentences: Sentences, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_views(sentences(PAIRS[:1]), ViewsConfig(), tmp_path, "A run")
+    write_views(sentences([]), ViewsConfig(views=[View.page]), tmp_path, "A run")
+    assert names(tmp_path) == ["alignments.jsonl", "alignments.pharaoh"]  # perhaps of a whole corpus
+    assert "earlier call: attention.html, cross_0001.png\n" in capsys.readouterr().err
 
 
 def test_alignments_have_a_line_for_every_line(sentences: Sentences, tmp_path: Path) -> None:
