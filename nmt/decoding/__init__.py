@@ -20,10 +20,10 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     guided_search       Beam search as config and wishes say, by the modules above.
     sampling            Translations and continuations sampled from the distribution of a model.
     utility             Sentence chrF and BLEU between all texts of a sentence at once; text, no model.
+    forcing             Log probabilities of given ids, by one pass.
     mbr                 Minimum Bayes risk: the candidate of most utility if the others were right.
     narrowing           Search over a part of the vocabulary, another part for each sentence.
     __init__            The one function that finds translations.
-    forcing             Log probabilities of given ids, by one pass.
     requests            What is asked of the translation of a line; text to `Wish`.
     offers              What sources are offered: terms of a glossary, matches of a translation memory.
     allowed             The tokens that the translation of each line may have.

@@ -23,7 +23,7 @@ class Hypothesis:
     score: float
     """Log probability adjusted for the length, by which the hypotheses of a sentence are ranked."""
     log_prob: float
-    """Log probability of the ids and EOS."""
+    """Log probability of the ids and EOS; that of a beam has the repetition penalty in it."""
 
 
 EDGE = -2

@@ -9,6 +9,7 @@ Kumar and Byrne 2004. Samples as candidates: Eikema and Aziz 2020. Epsilon sampl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,8 +20,10 @@ from nmt.decoding.configs import (
     MBRConfig,
     ReferenceWeights,
 )
+from nmt.decoding.forcing import log_probs_of
 from nmt.decoding.guided_search import search
 from nmt.decoding.hypotheses import Hypothesis, Wish
+from nmt.decoding.restrictions import UNLIKELY
 from nmt.decoding.sampling import draw_samples
 from nmt.decoding.utility import expected_utility
 from nmt.models.base import TranslationModel
@@ -44,8 +47,34 @@ def draw_candidates(
             own = replace(cfg, seed=cfg.seed + number)
             _add(found, draw_samples(member, src, src_mask, own, cfg.num_samples, wishes))
         if cfg.beam_size:
-            _add(found, search(member, src, src_mask, cfg.beam(), wishes))
+            best = search(member, src, src_mask, cfg.beam(), wishes)
+            if cfg.repetition_penalty != 1 and cfg.reference_weights is ReferenceWeights.probability:
+                best = _without_penalty(member, src, src_mask, best, wishes)
+            _add(found, best)
     return found
+
+
+def _without_penalty(
+    model: TranslationModel,
+    src: Tensor,
+    src_mask: Tensor,
+    found: list[list[Hypothesis]],
+    wishes: Sequence[Wish] | None,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of a beam with log probabilities as samples have them: repetition costs nothing.
+
+    A pass is of one hypothesis of every sentence: a model may be narrowed for as many rows as there are.
+    """
+    sources = [ids[real].tolist() for ids, real in zip(src, src_mask, strict=True)]
+    given = [wish.num_given for wish in wishes] if wishes else [0] * len(sources)
+    exact: list[list[Hypothesis]] = [[] for _ in found]
+    for ranks in itertools.zip_longest(*found):
+        ids = [[one.ids if one else []] for one in ranks]
+        values = log_probs_of(model, sources, ids, src.device)
+        for sentence, one, [own], num in zip(exact, ranks, values, given, strict=True):
+            if one:
+                sentence.append(replace(one, log_prob=sum(max(x, UNLIKELY) for x in own[num:])))
+    return exact
 
 
 def _add(found: list[list[Hypothesis]], more: list[list[Hypothesis]]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sacrebleu.metrics.chrf import CHRF
@@ -16,7 +17,7 @@ from sacrebleu.metrics.chrf import CHRF
 from nmt.data.special_ids import EOS_ID, PAD_ID
 from nmt.decoding import decode
 from nmt.decoding.configs import MBRConfig, ReferenceWeights, SamplingConfig, Utility
-from nmt.decoding.hypotheses import Hypothesis
+from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.decoding.mbr import draw_candidates, rank
 from nmt.decoding.sampling import sample
 from nmt.errors import UserError
@@ -106,6 +107,22 @@ def test_candidates_of_an_ensemble_or_of_each_of_its_models() -> None:
     of_both = draw_candidates(ensemble, SRC, mask, replace(cfg, pool_models=False))
     assert [len(found) for found in of_both] == [14, 14, 14]
     assert draw_candidates(models[0], SRC, mask, cfg) == one
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("num_allowed", [23, 15])
+def test_a_candidate_weighs_alike_from_a_beam_and_from_samples(num_allowed: int) -> None:
+    """A penalty for repetition changes what is found, not what it weighs."""
+    greedy = replace(CFG, num_samples=1, temperature=0.0, beam_size=1, max_length_offset=9)
+    cfg = replace(greedy, repetition_penalty=1.1, reference_weights=ReferenceWeights.probability)
+    allowed = [np.arange(EOS_ID, num_allowed)] * 3
+    wishes = [Wish(), Wish(prefix=[5, 6]), Wish(prefix=[7], num_given=1)]
+    for drawn, best in decode(tiny(), SRC, SRC != PAD_ID, cfg, wishes, allowed):
+        assert drawn.ids == best.ids
+        assert len(set(best.ids)) < len(best.ids)
+        assert drawn.log_prob == pytest.approx(best.log_prob)
+    found = decode(tiny(), SRC, SRC != PAD_ID, replace(cfg, num_samples=0, beam_size=4), wishes, allowed)
+    assert [len(several) for several in found] == [4, 4, 4]
 
 
 def test_translation_returns_the_best_by_utility(run: Run) -> None:
