@@ -46,6 +46,8 @@ START_SECONDS = 60.0
 """Longest time between the starts of two processes, which import torch first."""
 GRACE_SECONDS = 3.0
 """Time that a process has to end by itself once another one has failed."""
+CLOSING_SECONDS = 30.0
+"""Time that a process has for that which is closing what it has open; torchrun gives no more."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,10 @@ class Launch:
         os._exit(code)  # without the exit handlers of libraries: some wait for the other processes
 
     def _watch(self, store: Store) -> None:
-        """End this process when another one has failed; ask it to stop when the launcher is gone."""
+        """End this process when another one has failed; ask it to stop when the launcher is gone.
+
+        It may be stuck, or wait for the other one, unless it has said that it `is_closing`.
+        """
         while not self._over.wait(POLL_SECONDS):
             try:
                 ended = store.check(["ended"])
@@ -301,8 +306,15 @@ class Launch:
                 return
             if ended:
                 self._over.wait(GRACE_SECONDS)
+                if _CLOSING.is_set():
+                    self._over.wait(CLOSING_SECONDS - GRACE_SECONDS)
                 if not self._over.is_set():
                     os._exit(int(store.get("ended")))
+
+
+def is_closing() -> None:
+    """Take note that this process waits for no other one any more, and ends when all is closed."""
+    _CLOSING.set()
 
 
 def _store() -> tuple[Store, int, int]:
@@ -319,6 +331,7 @@ def _store() -> tuple[Store, int, int]:
 _STARTS: list[int] = []
 """The number of this start, once it is known."""
 _ALL_STARTED, _ALL_TOLD = threading.Event(), threading.Event()
+_CLOSING = threading.Event()
 
 
 def _start(store: Store, rank: int, size: int) -> int:

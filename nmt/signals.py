@@ -77,6 +77,10 @@ class StopRequest:
         if self.requested:
             raise self.interruption()
 
+    def only_note(self) -> None:
+        """Only note a signal from now on, as in `deferred`: an error ends the command, and in good order."""
+        self._raises, self._deferred = False, True
+
     def unless_stopped(self, action: Callable[[], T]) -> T | None:
         """Return the result of `action`, or None when a signal has arrived, before or meanwhile."""
         raises, self._raises = self._raises, True

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nmt import cli, kernels
+from nmt import cli, distributed, kernels
 from nmt.data import encode
 from nmt.data.batching import Batch, collate
 from nmt.data.bundled_data import DemoData
@@ -36,13 +37,14 @@ from nmt.decoding.configs import BeamConfig
 from nmt.decoding.evaluate import validation_values
 from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
-from nmt.errors import Interrupted, UserError
+from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.files import read_json, write_lines
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import AttentionScore, RnnConfig, TransformerConfig
 from nmt.runs import train
 from nmt.runs.directory import RunDirectory
+from nmt.runs.status import Status
 from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
@@ -667,6 +669,34 @@ def test_a_restart_knows_nothing_of_the_start_before(monkeypatch: pytest.MonkeyP
     second = Processes(launched(wait_for_the_other, monkeypatch), tmp_path, first.store)
     assert second.exit_codes() == [0, 0], second.text("stderr")
     assert second.text("stderr") == ""
+
+
+@pytest.mark.fault(20)
+def test_rank_0_closes_what_it_has_open_when_all_have_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """torchrun asks the others to stop when the first has ended, and kills them after 30 seconds."""
+    monkeypatch.setattr(distributed, "GRACE_SECONDS", 0.1)
+
+    def fail(world: World) -> int:
+        with StopRequest() as stop, ExitStack() as opened:
+            if world.is_main:
+                status = Status(RunDirectory(tmp_path), stop, requeue=False)
+                opened.enter_context(status)
+                opened.callback(close)
+                opened.enter_context(status.told_at_once())
+            raise TrainingStopped("the loss is nan")
+
+    def close() -> None:
+        assert read_json(tmp_path / "status.json")["state"] == "stopped"
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+        (tmp_path / "closed").touch()
+
+    assert Processes(launched(fail, monkeypatch), tmp_path).exit_codes() == [4, 4]
+    assert (tmp_path / "closed").exists()
+    assert read_json(tmp_path / "status.json")["reason"] == "the loss is nan"
 
 
 @pytest.mark.fault(24, 41)

@@ -7,13 +7,16 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from types import TracebackType
 
+from nmt.distributed import is_closing
 from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, in_one_line
 from nmt.files import read_json, write_json
 from nmt.runs.directory import RunDirectory
 from nmt.signals import StopRequest, requeue_job
+from nmt.training.recovery import RolledBack
 
 
 class Status:
@@ -46,6 +49,25 @@ class Status:
                 return
             with contextlib.suppress(NmtError):  # the disk may be full: that is said by `error`
                 self._write("stopped" if isinstance(error, TrainingStopped) else "failed", reason)
+
+    @contextlib.contextmanager
+    def told_at_once(self) -> Iterator[None]:
+        """Record an error that leaves this inner block, before what it is in ends, as trackers do in time.
+
+        Neither the end of another process nor the signal that follows it cuts that short. A signal that ends
+        the training has to hurry, and is recorded at the end of the outer block.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.push(self._record_error)
+            yield
+
+    def _record_error(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, (Interrupted, RolledBack)):
+            self.stop.only_note()
+            is_closing()
+            self.__exit__(kind, error, tb)
 
     def repair(self) -> None:
         """Record that a run with results is finished, where a kill came between the two."""

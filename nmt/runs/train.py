@@ -102,7 +102,7 @@ def train(cfg: TrainConfig, run_dir: Path, key: str = "run") -> dict[str, Any]:
         status = Status(run, stop, cfg.runtime.requeue)
         if results is None:
             with status if world.is_main else nullcontext():
-                results = _train_until_done(cfg, run, world, stop)
+                results = _train_until_done(cfg, run, world, status)
                 if world.is_main:
                     write_json(run.results_file, results)
         else:
@@ -131,16 +131,16 @@ def _seen(run: RunDirectory) -> list[object]:
     return [digest(run.config_file) if run.config_file.is_file() else "", run.checkpoints.steps()]
 
 
-def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) -> dict[str, Any]:
     """Train, and resume whenever the training has gone back to a checkpoint."""
     while True:
         with suppress(RolledBack):
-            return _train(cfg, run, world, stop)
+            return _train(cfg, run, world, status)
         gc.collect()  # the model that is left, and its optimizer, refer to themselves
         release()
 
 
-def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest) -> dict[str, Any]:
+def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) -> dict[str, Any]:
     require_all(cfg)
     if world.is_main:
         keep_teachers(run, cfg)
@@ -155,7 +155,8 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
     start = None if checkpoint else opened_start(cfg)
     limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
     tracked = TrackedRun(run.path, resume_step, limit, cfg.trainer.best_metric, to_plain(cfg))
-    with Tracker(tracked, cfg.tracking if world.is_main else TrackingConfig(sinks=[])) as tracker:
+    tracking = cfg.tracking if world.is_main else TrackingConfig(sinks=[])
+    with Tracker(tracked, tracking) as tracker, status.told_at_once() if world.is_main else nullcontext():
         examples = _examples(cfg, world)
         with world.main_first():
             data = prepare(cfg, run, tracker.message, start, examples)
@@ -192,7 +193,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, stop: StopRequest)
                 run.write_environment(device, settled.precision.value)
             run.adopt(typed, learns=learns)
         with closed(data.pairs_of_epoch):
-            train_state = trainer.fit(tracker, stop)
+            train_state = trainer.fit(tracker, status.stop)
         tracker.message("scoring the final weights")
         results = conclude(trained, run, train_state, tracker.message)
         results |= {"parameters": size, "learnt_parameters": learning}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +25,7 @@ from rich.console import Console
 
 from nmt.cli import main
 from nmt.errors import Interrupted, TrainingStopped, UserError, warn
-from nmt.files import write_lines
+from nmt.files import read_json, write_lines
 from nmt.progress import Work, told
 from nmt.training import display
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
@@ -733,6 +735,29 @@ def test_a_sink_is_one_row(
     assert second.of("advance")[0] == (2, {"valid/bleu": last_score})  # shown again after the resume
     (line,) = [line for line in train_log(run) if line.startswith("step 4/4 ")]
     assert f"  bleu {last_score:.2f}" in line
+
+
+@pytest.mark.fault(16)
+def test_an_error_is_recorded_before_the_sinks_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which may take long; a signal that comes meanwhile cuts none of them short."""
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    found = list[str]()
+
+    class Slow(Collector):
+        def close(self, error: BaseException | None) -> None:
+            assert isinstance(error, TrainingStopped)
+            found.append(read_json(self.run.directory / "status.json")["state"])
+            os.kill(os.getpid(), signal.SIGTERM)
+            found.append("closed")
+
+    monkeypatch.setitem(SINKS, "slow", Slow)
+    rates = ["schedule.peak_rate=1e15", "schedule.warmup_steps=0", "optimizer.clip_norm=0"]
+    arguments = ["train", f"run={tmp_path}/run", *TOY, *rates, "trainer.max_steps=9"]
+    assert main([*arguments, "tracking.sinks=[slow]"]) == TrainingStopped.exit_code
+    assert "the loss is" in capsys.readouterr().err
+    assert [*found, read_json(tmp_path / "run" / "status.json")["state"]] == ["stopped", "closed", "stopped"]
 
 
 @pytest.mark.parametrize("killed_at", [2, pytest.param(4, marks=pytest.mark.slow)])
