@@ -177,6 +177,8 @@ class EncodedPairs:
         """
         self.src, self.tgt, self.draws, self.digest = src, tgt, draws, digest
         self.weights = weights
+        self.digest_before: str | None = None
+        """The digest of the buffer before this one of a stream."""
 
     def __len__(self) -> int:
         return len(self.tgt.lengths)

@@ -173,9 +173,10 @@ class StreamBuffers:
         return text, report
 
     def _read(self, number: int, stage: int) -> EncodedPairs:
+        before = self._digest.hexdigest()
         text, report = self._take()
         pairs = self._prepare(text, report, number, stage)
-        pairs.digest = self._digest.hexdigest()
+        pairs.digest, pairs.digest_before = self._digest.hexdigest(), before
         return pairs
 
 

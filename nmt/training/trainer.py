@@ -227,9 +227,14 @@ class Trainer:
         return is_due and str(step) not in self.train_state.scores
 
     def _require_same(self, pairs: EncodedPairs, num_batches: int) -> None:
-        """Raise `UserError` unless all ranks have these pairs, and the epoch began with them."""
+        """Raise `UserError` unless all ranks have these pairs, and the epoch began with them or follows them.
+
+        In a stream, a stage has buffers of its own, which follow none of the stage before.
+        """
         train_state = self.train_state
         has_begun = train_state.part or train_state.batch
+        known = pairs.digest if has_begun else pairs.digest_before
+        begins_stage = not has_begun and train_state.step in self.stage_ends
         if pairs.digest != self.world.broadcast(pairs.digest):
             raise UserError(
                 f"rank {self.world.rank} reads other training data than rank 0; give all ranks the same data"
@@ -237,7 +242,7 @@ class Trainer:
         if has_begun and not train_state.digest:
             # A version without digests began the epoch; its sampled pairs may have made more batches.
             train_state.batch = min(train_state.batch, num_batches - 1)
-        elif has_begun and pairs.digest != train_state.digest:
+        elif train_state.digest and known not in (None, train_state.digest) and not begins_stage:
             raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
         elif train_state.batch >= num_batches > 0:
             done = f"batch {train_state.batch} of {num_batches}"
@@ -372,10 +377,10 @@ class Trainer:
             what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
             self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
             self.world.barrier()  # all ranks have seen the same checkpoints
-            if bisect_right(self.stage_ends, saved[-1]) != self.stage and (
-                train_state.part or train_state.batch
-            ):
-                self._begin_epoch()  # no epoch spans two stages
+            if bisect_right(self.stage_ends, saved[-1]) != self.stage:
+                if train_state.part or train_state.batch:
+                    self._begin_epoch()  # no epoch spans two stages
+                train_state.digest = ""  # nor does one follow that of another stage
             if self.world.is_main:
                 go_back(self.store, saved[-1], train_state)
             self.world.barrier()

@@ -121,6 +121,7 @@ def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
     one, two = digests(Source("a", 10), 1)
     assert one != two
     assert digests(Source("a", 10), 2)[0] == two
+    assert StreamBuffers(text_of(Source("a", 10)), 4, numbered)(2, 0).part(0).digest_before == one
     other = Source("a", 10)
     other.text.tgt[0] = "a00"
     assert digests(other, 2)[0] != two

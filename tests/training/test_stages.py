@@ -110,6 +110,8 @@ def test_a_return_to_the_stage_before_goes_on_with_an_epoch_that_it_has_not_seen
     """From step 9 in the second stage to step 6 in the first."""
     rollback = {"on_nonfinite": OnNonfinite.rollback, "save_every_steps": 6, "max_steps": 12}
     first = staged(objective=Faulty(9), **rollback)
+    for number in (0, 1):
+        first.pairs_of_epoch(1, number).part(0).digest_before = "the stage before has others"
     epochs = watched(first)
     with pytest.raises(RolledBack, match="Going back to step 6"):
         fit(first)

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -92,6 +93,25 @@ def test_an_epoch_goes_on_with_the_pairs_that_it_began_with(trainer: Factory, pa
         fit(resumed)
     begun.epoch, begun.batch = 2, 0  # a new epoch may have other pairs
     assert fit(resumed).digest == "other pairs"
+
+
+@pytest.mark.fault(6)
+def test_a_buffer_of_a_stream_follows_the_one_before(trainer: Factory, pairs: EncodedPairs) -> None:
+    """Also where a checkpoint is between two; the first buffer of a stage follows none."""
+    stream = trainer(max_steps=3)
+    end = len(stream.plan(pairs))
+    pairs.digest, pairs.digest_before = "one", "nothing"
+    first = fit(trainer(max_steps=end))
+    assert (first.epoch, first.batch, first.digest) == (2, 0, "one")
+    for ends, before in (((), "one"), ((end,), "other")):
+        pairs.digest, pairs.digest_before = "two", before
+        resumed = trainer(folder=before, max_steps=end + 1)
+        resumed.train_state, resumed.stage_ends = replace(first), ends
+        assert fit(resumed).digest == "two"
+    resumed = trainer(folder="resumed", max_steps=end + 1)
+    resumed.train_state = first
+    with pytest.raises(UserError, match=f"the training data has changed since step {end}; start a new run"):
+        fit(resumed)
 
 
 @pytest.mark.parametrize(("batch", "epoch"), [(3, 1), (1000, 2)])
