@@ -12,15 +12,17 @@ start.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nmt.errors import TrainingStopped
+from nmt.errors import TrainingStopped, UserError
 from nmt.files import load_json, publish
 from nmt.temporary import temporary_folder
 
@@ -30,6 +32,7 @@ NUM_BLOCKS, BLOCK_BYTES = 64, 1 << 16
 """Number and size of the blocks of a larger file that are checked."""
 
 Metadata = dict[str, Any]
+_REQUIRED: contextvars.ContextVar[bool] = contextvars.ContextVar("required", default=False)
 
 
 def cache_dir() -> Path:
@@ -61,6 +64,9 @@ def write_entry(entry: Path, fill: Callable[[Path], Metadata | None]) -> bool:
     """Let `fill` write files into a folder and return metadata, if any; then make that folder the entry.
 
     Return False when the cache cannot be written: no space, or no permission.
+
+    Raises:
+        UserError: it cannot be written, and `must_be_written`.
     """
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -74,9 +80,31 @@ def write_entry(entry: Path, fill: Callable[[Path], Metadata | None]) -> bool:
             (draft / "entry.json").write_text(json.dumps(sealed), encoding="utf-8")
             if open_entry(entry) is None:  # else another process was faster
                 publish(draft, entry)
-    except (OSError, TrainingStopped):  # perhaps since another process was faster
-        return open_entry(entry) is not None
+    except (OSError, TrainingStopped) as error:  # perhaps since another process was faster
+        is_there = open_entry(entry) is not None
+        if must_be_written() and not is_there:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(
+                f"{entry.name} cannot be kept in the cache {entry.parent}: {reason}; make room there, or set "
+                "NMT_CACHE to a folder on a larger disk; what was kept stays"
+            ) from error
+        return is_there
     return True
+
+
+@contextlib.contextmanager
+def required() -> Iterator[None]:
+    """Let an entry that cannot be written be an error in the block, whose work is done for the cache."""
+    token = _REQUIRED.set(True)
+    try:
+        yield
+    finally:
+        _REQUIRED.reset(token)
+
+
+def must_be_written() -> bool:
+    """Return whether the work of this process is done for the cache."""
+    return _REQUIRED.get()
 
 
 def can_be_written() -> bool:

@@ -180,12 +180,10 @@ def encode_stream(
     tokenizer: Tokenizer,
     options: EncodingOptions,
     cache: Path,
-    *,
-    must_cache: bool = False,
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream, or open the entry of an earlier call in `cache`; `content` is a hash of the text.
 
-    A cache that cannot be written is not used, unless it must be.
+    A cache that cannot be written is not used, unless it is `required`.
 
     Raises:
         UserError: there is no room for the ids in the cache, and they must be there.
@@ -199,11 +197,6 @@ def encode_stream(
         metadata = open_entry(entry)
     if metadata is not None:
         return opened(entry, metadata)
-    if must_cache:
-        raise UserError(
-            f"the ids of the pairs cannot be kept in {cache}; make room there, or set NMT_CACHE to a folder "
-            "on a larger disk"
-        )
     return _encode_uncached(encoder.of_all(chunks()), encoder)
 
 

@@ -127,22 +127,8 @@ class SentencePairs(Examples):
 
     def _encoded(self, part: CorpusText, encoder: LineEncoder) -> tuple[EncodedPairs, FilterReport]:
         if len(part) > LARGE_PAIRS:
-            return encode_shards(
-                part.chunks,
-                part.sha256,
-                len(part),
-                encoder,
-                cache_dir(),
-                must_cache=self.must_cache,
-            )
-        return encode_stream(
-            part.chunks,
-            part.sha256,
-            encoder.tokenizer,
-            encoder.options,
-            cache_dir(),
-            must_cache=self.must_cache,
-        )
+            return encode_shards(part.chunks, part.sha256, len(part), encoder, cache_dir())
+        return encode_stream(part.chunks, part.sha256, encoder.tokenizer, encoder.options, cache_dir())
 
     def _sampled(
         self, part: CorpusText | None, tokenizer: Tokenizer, epoch: int, corpus: int

@@ -28,7 +28,7 @@ from nmt.data.encoded_pairs import STRIDE, EncodedPairs, RaggedIds, starts_of
 from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText, in_blocks
 from nmt.data.workers import worked
-from nmt.disk_cache import Metadata, open_entry, write_entry
+from nmt.disk_cache import Metadata, must_be_written, open_entry, write_entry
 from nmt.errors import UserError
 from nmt.progress import told
 from nmt.runtime import derive_seed
@@ -55,30 +55,26 @@ def encode_shards(
     num_pairs: int,
     encoder: LineEncoder,
     cache: Path,
-    *,
-    must_cache: bool = False,
 ) -> tuple[EncodedPairs, FilterReport]:
     """Encode a stream of `num_pairs` pairs in random order, or open the entry of an earlier call in `cache`.
 
-    `content` is a hash of the text. A cache that cannot be written is not used, unless it must be.
+    `content` is a hash of the text. A cache that cannot be written is not used, unless it is `required`.
 
     Raises:
         UserError: there is no room for the ids, neither in the cache nor, if they may be there, in the
             temporary folder.
     """
-    entry = cache / encoder.entry_name("blocks", content)
+    entry, folder = (cache / encoder.entry_name(kind, content) for kind in ("blocks", "shards"))
     metadata = open_entry(entry)
     if metadata is None:
-        folder = cache / encoder.entry_name("shards", content)
         shards = Shards(folder, content, num_pairs, encoder, SHARD_PAIRS, BUCKET_PAIRS)
         if shards.make(chunks()):
             write_entry(entry, shards.merge)
         metadata = open_entry(entry)  # perhaps of another process, which was faster and removed the shards
-        if metadata is not None:
-            shutil.rmtree(shards.folder, ignore_errors=True)
     if metadata is not None:
+        shutil.rmtree(folder, ignore_errors=True)  # also what a process left that was killed while it did so
         return opened(entry, metadata)
-    if must_cache:
+    if must_be_written():
         way_out = "set NMT_CACHE to a folder on a larger disk; what is encoded is kept"
         raise _no_room(num_pairs, cache, way_out)
     return _uncached(chunks, content, num_pairs, encoder)

@@ -187,8 +187,6 @@ class Examples(ABC):
 
     filtered: Path | None = None
     """Folder for files of what filters keep and drop; None: no such files."""
-    must_cache: bool = False
-    """Whether it is an error that the ids of a large corpus do not fit into the cache."""
     world: World = ALONE
     """The processes that encode a stream together, in the thread that reads it."""
 

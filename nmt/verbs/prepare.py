@@ -14,7 +14,7 @@ from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
 from nmt.data.filtered_files import files_of
 from nmt.data.workers import several_processes
-from nmt.disk_cache import cache_dir, can_be_written
+from nmt.disk_cache import cache_dir, can_be_written, required
 from nmt.errors import Log, UserError
 from nmt.files import path_of
 from nmt.runs.directory import RunDirectory
@@ -60,10 +60,11 @@ def prepare_data(cfg: TrainConfig, directory: RunDirectory, log: Log, filtered: 
         torch.set_num_threads(cfg.runtime.threads)
     start = opened_start(cfg)
     examples = TASKS[cfg.task].examples(cfg)
-    examples.must_cache, examples.filtered = True, filtered
+    examples.filtered = filtered
     directory.path.mkdir()
-    prepare(cfg, directory, log, start, examples)
-    keep_sets(directory, cfg, log)
+    with required():
+        prepare(cfg, directory, log, start, examples)
+        keep_sets(directory, cfg, log)
     if cfg.tokenizer.sampling_alpha:
         log(
             f"tokenizer.sampling_alpha={cfg.tokenizer.sampling_alpha:g} segments the pairs anew for each "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from nmt.data.shards import encode_shards, is_encoded, sample_shards
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerConfig
 from nmt.data.workers import several_processes
+from nmt.disk_cache import required
 from nmt.errors import UserError
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
@@ -110,6 +113,25 @@ def test_a_second_call_reads_no_text(tmp_path: Path) -> None:
     assert as_lists(again) == as_lists(first)
 
 
+def test_shards_go_at_the_next_call_where_a_kill_has_left_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **options: Any) -> None:
+        remove(next(folder.iterdir()) if folder.name.startswith("shards") else folder, **options)
+        if folder.name.startswith("shards"):
+            raise SystemExit(137)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(SystemExit):
+            encoded(tmp_path, Reader())
+    assert sorted(path.name[:6] for path in tmp_path.iterdir()) == ["blocks", "shards"]
+    encoded(tmp_path, Reader(most=0))
+    assert [path.name[:6] for path in tmp_path.iterdir()] == ["blocks"]
+
+
 @pytest.mark.fault(1)
 def test_shards_that_are_done_outlive_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,7 +213,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert str(caught.value).endswith(
         " has less; free some, or set NMT_CACHE or TMPDIR to a folder on a larger disk"
     )
-    with pytest.raises(
-        UserError, match="set NMT_CACHE to a folder on a larger disk; what is encoded is kept"
-    ):
-        encode_shards(Reader(), "OTHER", len(TEXT), ENCODER, tmp_path, must_cache=True)
+    told = "set NMT_CACHE to a folder on a larger disk; what is encoded is kept"
+    with required(), pytest.raises(UserError, match=told):
+        encode_shards(Reader(), "OTHER", len(TEXT), ENCODER, tmp_path)

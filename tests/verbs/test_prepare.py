@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from nmt import disk_cache
 from nmt.cli import main
 from nmt.data import examples, shards
 from nmt.data.bundled_data import DemoData
 from nmt.data.parallel_text import Split
 from nmt.data.sources import load
+from nmt.files import publish
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
 
@@ -84,6 +87,23 @@ def test_what_cannot_be_prepared_is_said(
     monkeypatch.setenv("NMT_CACHE", str(Path("file").absolute()))
     assert main(["prepare", *data]) == 2
     assert "cannot be written; set NMT_CACHE to a folder that can be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["split", "text", "filtered", "repairs", "tokenizer", "blocks"])
+def test_whatever_the_cache_has_no_room_for_is_told(
+    data: list[str], kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(draft: Path, entry: Path) -> None:
+        if entry.name.startswith(f"{kind}-"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        publish(draft, entry)
+
+    monkeypatch.setattr(disk_cache, "publish", full)
+    rules = ["data.filters=[{name: length, max: 99}]", "data.fixers=[spaces]"]
+    assert main(["prepare", *data, *rules]) == 2
+    told = capsys.readouterr()
+    assert "prepared" not in told.out
+    assert "set NMT_CACHE to a folder on a larger disk; what was kept stays\n" in told.err
 
 
 @pytest.mark.slow
