@@ -20,6 +20,7 @@ Knows files and models together; refuses to know the command line. The modules i
     opening             Runs opened: one, an ensemble, or one beside a language model.
     pair_classifier     The probability of a label of pairs under a classifier, for a filter.
     embeddings          Embeddings that begin from vectors of words.
+    learnt_files        Files that a training learns from beside its data, by their digests.
     teachers            The runs that teach the one in training.
     requirements        What a training needs, asked for before anything is prepared.
     start               The start of a training from the model of another run.

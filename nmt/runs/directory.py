@@ -2,7 +2,7 @@
 
     config.yaml  environment.json  tokenizer*.model  data/  MANIFEST.json  checkpoints/  metrics.jsonl
     tb/  trackers/  hypotheses/  evaluations/  results.json  status.json  init.json  teachers.json
-    alignments.json  import.json  export.json  nonfinite_step_*.json  train.log
+    alignments.json  {src,tgt}_embeddings.json  import.json  export.json  nonfinite_step_*.json  train.log
 
 MANIFEST.json holds the SHA-256 of the tokenizer and of the kept data, which never change once the training
 has begun; runs of earlier versions have none.

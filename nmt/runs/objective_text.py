@@ -2,8 +2,7 @@
 
 Alignments are of words, and are mapped to the pieces of each batch, whose segmentation may differ from epoch
 to epoch. They come from a file, or from the lexicon of the training data: links that are best in both
-directions of IBM model 1 with a diagonal prior (`nmt.data.lexicon`). `alignments.json` of the run in training
-has the SHA-256 of the file, so that the run does not go on with other links.
+directions of IBM model 1 with a diagonal prior (`nmt.data.lexicon`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from nmt.data import sources
 from nmt.data.batching import Batch
 from nmt.data.examples import lexicon_of
 from nmt.data.lexicon import WORD, Links
-from nmt.data.lines import open_bytes, read_lines
+from nmt.data.lines import read_lines
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.tokenizer_training import TokenizerKind
@@ -32,9 +31,9 @@ from nmt.decoding.hypotheses import Wish
 from nmt.decoding.metrics import METRICS, SCORERS
 from nmt.decoding.sampling import draw_samples
 from nmt.errors import UserError
-from nmt.files import digest_of_stream, path_of, read_json, write_json
+from nmt.files import path_of
 from nmt.models.base import TranslationModel
-from nmt.runs.directory import RunDirectory
+from nmt.runs.learnt_files import ALIGNMENTS
 from nmt.runtime import derive_seed
 from nmt.training.objective import OfText, Places
 from nmt.training.objective_configs import GuidedAlignmentConfig, MinimumRiskConfig
@@ -47,7 +46,6 @@ UNKNOWNS = re.compile(f"{UNKNOWN}+")
 """Pieces that spell a character together, or several of them; they are read as one."""
 KNOWN_PAIRS = 1 << 18
 """Pairs of ids whose links are remembered, some kilobytes each."""
-KEY = "objective.alignments"
 WordLinks = Callable[[str, str], Links]
 """A function of the texts of a pair, as its pieces spell them, that returns the links between its words."""
 
@@ -59,46 +57,6 @@ def functions_of_text(cfg: TrainConfig, data: TrainingData) -> OfText | None:
     if isinstance(cfg.objective, MinimumRiskConfig):
         return OfText(_none, _candidates(cfg, cfg.objective, data.tokenizer), _costs(cfg, data.tokenizer))
     return None
-
-
-def keep_alignments(run: RunDirectory, cfg: TrainConfig) -> None:
-    """Record the file of alignments that a training that begins learns from, if any.
-
-    Raises:
-        UserError: a training that goes on has learnt from others.
-    """
-    if run.checkpoints.steps() and _record_of_alignments(run).is_file():
-        require_same_alignments(run, cfg)
-    elif file := _file_of_alignments(cfg):
-        write_json(_record_of_alignments(run), {"sha256": _digest_of_alignments(file)})
-
-
-def require_same_alignments(run: RunDirectory, cfg: TrainConfig) -> None:
-    """Raise `UserError` when the file of alignments is not that of `run`; earlier versions recorded none."""
-    file, record = _file_of_alignments(cfg), _record_of_alignments(run)
-    if file is None or not record.is_file():
-        return
-    then, now = read_json(record, {"sha256": str})["sha256"], _digest_of_alignments(file)
-    if then != now:
-        raise UserError(
-            f"{KEY}={file} has changed since {run.path} began: its SHA-256 was {then[:16]}... then and is "
-            f"{now[:16]}... now; restore the file, or start anew with another {run.key}=..."
-        )
-
-
-def _file_of_alignments(cfg: TrainConfig) -> Path | None:
-    named = cfg.objective.alignments if isinstance(cfg.objective, GuidedAlignmentConfig) else None
-    return None if named is None else path_of(named)
-
-
-def _record_of_alignments(run: RunDirectory) -> Path:
-    return run.path / "alignments.json"
-
-
-def _digest_of_alignments(file: Path) -> str:
-    """Return the SHA-256 of the text, so that the file may be compressed later."""
-    with open_bytes(file, KEY) as text:
-        return digest_of_stream(text)
 
 
 def _none(*asked: Any) -> Any:
@@ -195,7 +153,7 @@ def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling,
     """
     ((name, pairs),) = sources.training_streams(cfg.data).items()
     tags = cfg.data.tags_in_front(name)  # no words of the corpus
-    lines = list(read_lines(path, KEY))
+    lines = list(read_lines(path, ALIGNMENTS))
     known: dict[int, Links] = {}
     number = 0
     src_words, tgt_words = _words(tokenizer.encode_src, src), _words(tokenizer.encode_tgt, tgt)
@@ -211,7 +169,7 @@ def from_file(path: Path, cfg: TrainConfig, tokenizer: Tokenizer, src: Spelling,
             number += 1
     if number != len(lines):
         raise UserError(
-            f"{KEY}={path} has {len(lines):,} lines, but the training data has {number:,} "
+            f"{ALIGNMENTS}={path} has {len(lines):,} lines, but the training data has {number:,} "
             "pairs before filtering; it needs one line for each"
         )
     return lambda source, target: known.get(hash((source, target)), [])
@@ -238,7 +196,8 @@ def _words(
         if ends[-1] != len(text.split()):
             raise UserError(
                 f"{where}: the tokenizer reads {line!r:.80} as {text!r:.80}, in which the words of the line "
-                f"cannot be told; write it so in the corpus, too, or set {KEY}=null to estimate alignments"
+                f"cannot be told; write it so in the corpus, too, or set {ALIGNMENTS}=null to estimate "
+                "alignments"
             )
         return [range(*both) for both in itertools.pairwise(ends)]
 

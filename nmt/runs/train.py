@@ -36,7 +36,8 @@ from nmt.memory import release
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.embeddings import begin_embeddings
-from nmt.runs.objective_text import functions_of_text, keep_alignments
+from nmt.runs.learnt_files import keep_files
+from nmt.runs.objective_text import functions_of_text
 from nmt.runs.opened import initial_model
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
@@ -144,7 +145,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) ->
     require_all(cfg)
     if world.is_main:
         keep_teachers(run, cfg)
-        keep_alignments(run, cfg)
+        keep_files(run, cfg)
     cfg = _with_found(cfg, run, world)
     device = runtime.prepare(cfg.runtime)
     with world.main_first():

@@ -18,7 +18,7 @@ from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.training_split import TrainingText
 from nmt.errors import UserError, tell
 from nmt.runs.directory import RunDirectory
-from nmt.runs.objective_text import require_same_alignments
+from nmt.runs.learnt_files import require_same_files
 from nmt.runs.start import require_unchanged
 from nmt.runs.teachers import require_same_teachers
 from nmt.runs.train import train
@@ -93,7 +93,7 @@ def repetition(stored: TrainConfig, then: RunDirectory, now: Path) -> TrainConfi
 
 
 def _require_same_teaching(cfg: TrainConfig, then: RunDirectory, now: RunDirectory) -> None:
-    """Raise `UserError` unless start, teachers and alignments of a repetition are those of the run.
+    """Raise `UserError` unless start, teachers, alignments and vectors of a repetition are those of the run.
 
     A repetition that is finished is only reported, and one that has begun needs its start no more.
     """
@@ -101,7 +101,7 @@ def _require_same_teaching(cfg: TrainConfig, then: RunDirectory, now: RunDirecto
         return
     require_unchanged(then, cfg, is_needed=not now.checkpoints.steps())
     require_same_teachers(then, cfg)
-    require_same_alignments(then, cfg)
+    require_same_files(then, cfg)
 
 
 def _require_same_data(cfg: TrainConfig, run: RunDirectory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,15 @@ def test_a_training_begins_from_them_and_goes_on_without_them(
     row = opened.tokenizer.tgt_spellings(range(opened.tokenizer.tgt_vocab_size)).index(f"{SPACE}chat")
     values = table(opened.model, "tgt")[row]
     torch.testing.assert_close(values, values[:1].expand(D), atol=1e-6, rtol=0)
+    text = Path(file).read_text()
+    vectors(Path(file), le=2.0, chat=1.0)
+    for refused in ([*keys, f"run={run}", "trainer.max_steps=4"], ["reproduce", f"run={run}"]):
+        capsys.readouterr()
+        assert main(refused) == 2
+        told = capsys.readouterr().err
+        assert f"error: init.tgt_embeddings={file} has changed since {run} began: its SHA-256 was" in told
+    Path(file).write_bytes(gzip.compress(text.encode()))
+    assert main(["reproduce", f"run={run}"]) == 0
     Path(file).rename(tmp_path / "gone")
     assert main([*keys, f"run={run}", "trainer.max_steps=4"]) == 0
     assert "going on after step 2" in capsys.readouterr().err
