@@ -103,8 +103,8 @@ class RecipeConfig:
     validation_decoding: dict[str, Any] = field(default_factory=open_group)
     """Keys of decoding that differ in validations before the end of the training, such as {beam_size: 1}."""
     num_validation_pairs: int | None = None
-    """Pairs that a validation before the end translates, the first of each set; null: all. Its loss is that
-    of all pairs."""
+    """Pairs that a validation before the end translates, the first of each set, of a mixture evenly spaced
+    ones; null: all. Its loss is that of all pairs."""
     tuned_decoding: dict[str, Any] = field(default_factory=open_group)
     """Values of keys of decoding to try on the validation split when the training ends, such as
     {length_penalty_alpha: [0.6, 1.0, 1.4, 1.8]}; the search of the run gets those, of all combinations, that

@@ -69,6 +69,16 @@ class ParallelText:
         references = [one[:count] for one in self.references]
         return ParallelText(self.src[:count], self.tgt[:count], references, self.weights[:count])
 
+    def spread(self, count: int) -> ParallelText:
+        """Return `count` pairs at even distances, with all that they have, or all where there are fewer."""
+        if count >= len(self):
+            return self
+        rows = [len(self) * number // count for number in range(count)]
+        src, tgt, *references = (
+            [side[row] for row in rows] for side in (self.src, self.tgt, *self.references)
+        )
+        return ParallelText(src, tgt, references, [self.weights[row] for row in rows if self.weights])
+
     def kept(self, mask: Sequence[Any] | Any) -> ParallelText:
         """Return the pairs to train on whose value in `mask` is true."""
         src, tgt = (list(itertools.compress(side, mask)) for side in (self.src, self.tgt))

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from nmt.config.roots import Task
 from nmt.data.batching import collate, plan_in_order
-from nmt.data.parallel_text import ParallelText
+from nmt.data.configs import DataConfig
+from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, perplexity, validation_values
 from nmt.errors import Log
@@ -24,6 +25,11 @@ TASKS: dict[Task, TaskCode] = {
 }
 
 
+def are_of_several_corpora(data: DataConfig) -> bool:
+    """Return whether the validation pairs are those of one corpus after the other."""
+    return len(data.parts(Split.validation)) > 1
+
+
 class Evaluation:
     """A split to score a model on, encoded once."""
 
@@ -35,18 +41,24 @@ class Evaluation:
         lengths = self.pairs.src_lengths, self.pairs.tgt_lengths
         self.plan = plan_in_order(*lengths, max_tokens=trained.cfg.trainer.tokens_per_batch)
 
+    def some(self, num_pairs: int | None) -> ParallelText:
+        """Return the first pairs of the split, of a mixture pairs of all its corpora, by their sizes."""
+        if num_pairs and are_of_several_corpora(self.trained.cfg.data):
+            return self.text.spread(num_pairs)
+        return self.text.first(num_pairs)
+
     def scores(
         self, decoding: DecodingConfig, metrics: Sequence[str], num_pairs: int | None = None
     ) -> Scores:
         """Return the loss in nats per target token, perplexity, and the scores of the task.
 
-        The scores of the task are those of the first `num_pairs`; None: of all, as the loss is.
+        The scores of the task are those of `some` pairs; None: of all, as the loss is.
         """
         model, device, world = self.trained.model, self.trained.device, self.trained.world
         own = world.shard(told(list(self.plan), "computing the loss", "pairs"))
         batches = (collate(self.pairs, indices) for indices in own)
         measured = self.task.measures_accuracy
         values = validation_values(model, batches, device=device, world=world, accuracy=measured)
-        scores = self.task.outputs(self.trained, self.text.first(num_pairs), decoding, metrics)
+        scores = self.task.outputs(self.trained, self.some(num_pairs), decoding, metrics)
         of_loss = {"loss": values["loss"], "perplexity": perplexity(values["loss"])}
         return replace(scores, values=of_loss | values | scores.values)

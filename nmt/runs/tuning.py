@@ -18,7 +18,7 @@ from nmt.runs.tasks import Evaluation
 def tuned_values(trained: TrainedModel, run: RunDirectory, log: Log) -> dict[str, Any]:
     """Return the values of `tuned_decoding` that are best for the weights in memory; none if none are tried.
 
-    All combinations translate the first `num_validation_pairs`. The best is by `trainer.best_metric`; among
+    All combinations translate `num_validation_pairs`. The best is by `trainer.best_metric`; among
     equals, the first.
     """
     cfg = trained.cfg

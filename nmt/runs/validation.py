@@ -21,7 +21,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.scored_sets import SetEvaluations
 from nmt.runs.task import TrainedModel
-from nmt.runs.tasks import TASKS, Evaluation
+from nmt.runs.tasks import TASKS, Evaluation, are_of_several_corpora
 from nmt.training.tracking import Tracker
 
 
@@ -30,7 +30,7 @@ class Search(NamedTuple):
 
     decoding: DecodingConfig
     num_pairs: int | None = None
-    """Pairs that are translated, the first of each set; None: all."""
+    """Pairs that are translated, `Evaluation.some` of each set; None: all."""
 
 
 def final_search(cfg: TrainConfig) -> Search:
@@ -47,9 +47,14 @@ def validated_translations(cfg: TrainConfig) -> str:
     """Return what the validations before the end translate, and how; empty where the end does the same."""
     if validation_search(cfg) == final_search(cfg):
         return ""
-    pairs = "all" if cfg.num_validation_pairs is None else f"the first {cfg.num_validation_pairs:,}"
+    pairs = "all" if cfg.num_validation_pairs is None else _some(cfg.num_validation_pairs, cfg)
     keys = [f"{key}={spelled(value)}" for key, value in cfg.validation_decoding.items()]
     return f"{pairs} pairs{' with ' if keys else ''}{' and '.join(keys)}"
+
+
+def _some(number: int, cfg: TrainConfig) -> str:
+    """Return in words which pairs `Evaluation.some` takes."""
+    return f"{number:,} evenly spaced" if are_of_several_corpora(cfg.data) else f"the first {number:,}"
 
 
 def require_searches(cfg: TrainConfig, device: torch.device) -> None:
@@ -71,8 +76,8 @@ def validator(
     for decoding in {one.allowed: one for one in (cfg.decoding, search.decoding, *tried)}.values():
         AllowedTokens(decoding, trained.tokenizer, tracker.message)  # a wrong file is told before an update
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
-    _require_languages(text.first(search.num_pairs), cfg)
     evaluation = Evaluation(trained, text, tracker.message)
+    _require_languages(evaluation.some(search.num_pairs), cfg)
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)
 
     def validate(step: int) -> dict[str, float]:
@@ -81,7 +86,7 @@ def validator(
             with tracker.spared("hypotheses"):
                 file = run.hypotheses / "validation" / f"step_{step:08d}.{cfg.data.tgt}"
                 write_lines(file, scores.hypotheses)
-            TASKS[cfg.task].show(trained, text.first(search.num_pairs), scores, tracker, step)
+            TASKS[cfg.task].show(trained, evaluation.some(search.num_pairs), scores, tracker, step)
         of_sets = sets.scores(search.decoding, cfg.metrics, search.num_pairs)
         with tracker.spared("hypotheses"):
             sets.write(of_sets, f"validation/step_{step:08d}")
@@ -99,7 +104,7 @@ def _require_languages(text: ParallelText, cfg: TrainConfig) -> None:
     best, given = cfg.trainer.best_metric, cfg.num_validation_pairs
     languages = [name for name in languages_asked_for(text.src) if name in cfg.data.tags]
     if best in MACRO and len(languages) < 2:
-        pairs = f"first {given:,} of num_validation_pairs" if given else "validation pairs"
+        pairs = f"pairs of num_validation_pairs={given}" if given else "validation pairs"
         raise UserError(
             f"trainer.best_metric={best} is a mean over target languages, but the {pairs} are all into "
             f"{languages[0]}; score more, or set trainer.best_metric={MACRO[best]}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
+from nmt.data.parallel_text import ParallelText
 from nmt.errors import UserError
 from nmt.runs.opening import open_run
 from nmt.runs.validation import validator
@@ -37,10 +38,10 @@ def test_a_mean_over_languages_needs_pairs_of_several(tmp_path: Path) -> None:
     with pytest.raises(
         UserError,
         match=r"^trainer.best_metric=macro_chrf is a mean over target languages, but "
-        r"the first 3 of num_validation_pairs are all into fr; score more, or set trainer.best_",
+        r"the pairs of num_validation_pairs=1 are all into fr; score more, or set trainer.best_",
     ):
-        validated("few", "num_validation_pairs=3")
-    found = validated("most", "num_validation_pairs=4")
+        validated("few", "num_validation_pairs=1")
+    found = validated("most", "num_validation_pairs=2")
     assert {"valid/macro_chrf", "valid/into_fr/chrf", "valid/into_en/chrf"} <= found.keys()
 
 
@@ -78,3 +79,31 @@ def test_validations_may_search_less_than_the_end(
     newest = max((folder / "validation").iterdir())
     assert (len(words(newest)), min(words(newest)) >= 3) == (10, True)
     assert max(validated) < int(newest.stem.removeprefix("step_"))
+
+
+def test_some_pairs_of_a_mixture_are_of_all_its_corpora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 10 pairs of each corpus, with the tag of its target language, a quarter."""
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    corpora = "data.corpora={there: {name: toy}, back: {name: toy, src: fr, tgt: en}}"
+    data = ["data=mixture", corpora, "data.src=en", "data.tgt=fr", "data.target_tags=true"]
+    arguments = ["train", f"run={tmp_path}/run", *TOY, *data, "num_validation_pairs=5"]
+    assert main([*arguments, "trainer.max_steps=2", "trainer.best_metric=macro_chrf"]) == 0
+    told = capsys.readouterr()
+    assert "\na validation translates 5 evenly spaced pairs; at the end decoding translates all" in told.err
+    (validated,) = (tmp_path / "run" / "hypotheses" / "validation").iterdir()
+    assert len(words(validated)) == 5
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    (found,) = (one for one in records if "valid/loss" in one)
+    assert {"valid/into_fr/chrf", "valid/into_en/chrf"} <= found.keys()
+
+
+def test_pairs_at_even_distances_keep_all_that_they_have() -> None:
+    numbers = list(map(str, range(7)))
+    text = ParallelText(numbers, numbers, [numbers], [float(x) for x in numbers])
+    some = text.spread(3)
+    assert (some.src, some.tgt, some.references) == (["0", "2", "4"], ["0", "2", "4"], [["0", "2", "4"]])
+    assert some.weights == [0.0, 2.0, 4.0]
+    assert text.spread(9) == text
+    assert ParallelText(numbers, numbers).spread(2) == ParallelText(["0", "3"], ["0", "3"])
