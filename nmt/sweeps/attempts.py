@@ -31,7 +31,7 @@ Work = Callable[[], dict[str, Any]]
 
 ORPHAN_SECONDS = 300.0
 """Time that a process has to save and end when the one that started it is gone."""
-LOST_SECONDS = 30.0
+LOST_SECONDS = 60.0
 """Time that the processes of a trial have to end by themselves when one of them was killed."""
 POLL_SECONDS = 1.0
 MAX_TOLD = 500
