@@ -51,6 +51,9 @@ class Verb:
     shared: bool = False
     """Whether several processes, started by torchrun or as those of a trial, can share the work."""
 
+    scores: bool = False
+    """Whether it scores a model on validation, or can do so, and a sweep can rank its trials."""
+
     @property
     def run_key(self) -> str:
         """Key of the runs whose config the verb starts from, all of it or its data alone; or empty."""

@@ -5,6 +5,7 @@ import order:
 
     records             What is known of the trials: sweep.json and sweep.csv.
     table               The table at the end, ranked on validation.
+    ranking             What trials are ranked by, and whether they have it.
     attempts            One attempt at a trial, in one process or in several that compute together.
     processes           Trials on this machine, each in a process of its own.
     slurm               Trials as jobs of Slurm.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,22 +21,20 @@ from nmt.config.composed import Composed
 from nmt.config.explain import leaves
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import difference, load_config, matches, may_change
-from nmt.config.sweeps import Direction, Launcher, Pruner, digest, direction_of
+from nmt.config.sweeps import Launcher, Pruner, digest
 from nmt.config.trials import Sweep
-from nmt.data.configs import DataConfig
-from nmt.data.parallel_text import Split, stamp_of_files
-from nmt.data.sources import has_split, set_configs
-from nmt.decoding.metrics import MACRO, METRICS, default_best, higher_is_better, over_languages
-from nmt.errors import Interrupted, UserError, first_of, in_one_line, suggest, tell, visible
+from nmt.data.parallel_text import stamp_of_files
+from nmt.errors import Interrupted, UserError, first_of, in_one_line, tell, visible
 from nmt.files import locked
 from nmt.loading import loaded
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.attempts import ORPHAN_SECONDS, Outcome, Report, Signals
 from nmt.sweeps.processes import Action, Processes, TrialRunner
-from nmt.sweeps.records import COSTS, Record, Records, curve, infinite, scores_of
+from nmt.sweeps.ranking import Ranking
+from nmt.sweeps.records import COSTS, Record, Records, infinite, scores_of
 from nmt.sweeps.search import JOURNAL, METRIC, Search
 from nmt.sweeps.slurm import SlurmJobs
-from nmt.sweeps.table import VALIDATION, label, show
+from nmt.sweeps.table import label, show
 from nmt.training.checkpoint import MANIFEST
 
 FAILED = 3
@@ -74,68 +71,6 @@ def sweep(plan: Sweep, action: Action, report: Report) -> int:
             "the same command goes on from there",
         )
     return FAILED if "failed" in states else 0
-
-
-class Ranking(NamedTuple):
-    """What trials are ranked by."""
-
-    metric: str
-    direction: Direction
-    chosen_by: str = ""
-    """Metric of the validation that chooses the checkpoint whose scores count; empty: the last one's do."""
-
-    @classmethod
-    def of(cls, plan: Sweep) -> Ranking:
-        """Return what the settings of a sweep say; raise `UserError` for a score that is not computed."""
-        cfg: Any = plan.example.to_config(plan.verb.config_class())
-        metrics = [*getattr(cfg, "metrics", METRICS)]  # of a verb that names none, any
-        best = cfg.trainer.best_metric if isinstance(cfg, TrainConfig) else default_best(metrics)
-        metric, direction = plan.cfg.metric or f"{VALIDATION}.{best}", plan.cfg.direction
-        data = getattr(cfg, "data", None)
-        macro = over_languages(metrics) if isinstance(data, DataConfig) and len(data.tags) > 1 else []
-        scored = [f"{split}.{one}" for split in _validations(cfg) for one in (*metrics, "loss", "perplexity")]
-        scored += [f"{VALIDATION}.{one}" for one in macro]
-        if "/" not in metric and metric not in scored:
-            raise UserError(
-                f"sweep.metric={metric} is not computed; it can be {', '.join(scored)}, or a name of "
-                f"metrics.jsonl such as train/loss{suggest(metric, scored)}"
-            )
-        if direction is Direction.auto:
-            known = {name: higher_is_better(name) for name in (*METRICS, *MACRO)}
-            direction = direction_of(metric, {**known, "loss": False, "perplexity": False, "nll": False})
-        return cls(metric, direction, best if isinstance(cfg, TrainConfig) and "/" not in metric else "")
-
-    def value(self, record: Record) -> float | None:
-        """Return the value of a trial that is done."""
-        if "/" in self.metric:
-            values = curve(Path(record.path), self.metric) if record.path else {}
-            return list(values.values())[-1] if values else None
-        split, _, name = self.metric.rpartition(".")
-        return record.scores.get(split, {}).get(name)
-
-    def so_far(self, path: Path) -> dict[int, float]:
-        """Return the values of a running trial by step: what each would count if the trial ended there."""
-        if "/" in self.metric:
-            return curve(path, self.metric)
-        split, _, name = self.metric.rpartition(".")
-        _, dash, named = split.partition("-")
-        values = curve(path, f"valid/{named}{'/' * len(dash)}{name}")
-        scores, losses = (curve(path, f"valid/{one}") for one in (self.chosen_by, "loss"))
-        sign, found = 1 if higher_is_better(self.chosen_by) else -1, dict[int, float]()
-        highest, best = (-math.inf, -math.inf), math.nan
-        for step, value in values.items():
-            rank = sign * scores.get(step, 0.0), -losses.get(step, 0.0)
-            if rank > highest:
-                highest, best = rank, value
-            found[step] = best
-        return found
-
-
-def _validations(cfg: Any) -> list[str]:
-    """Return the names of the validation splits that the verb with the config `cfg` scores."""
-    named = set_configs(cfg.sets, cfg.data) if getattr(cfg, "sets", None) else {}
-    validated = [name for name, data in named.items() if has_split(data, Split.validation)]
-    return [VALIDATION, *(f"{VALIDATION}-{name}" for name in validated)]
 
 
 class _Drive:
@@ -219,10 +154,15 @@ class _Drive:
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
                 self.running.add(name)
+            is_new = (
+                record.state != state
+            )  # sweep.json has been removed, or a kill came before it was written
             record.state, record.value = state, known.value if state == "done" else None
             same = self.records.trials.get(self.search.twin(name) or "")
             if same is not None and same.state == state and state in ("done", "pruned"):
-                record.path = same.path  # of the earlier trial, which was run
+                _take(record, same)  # the earlier trial, which was run
+            elif is_new and state != "running":
+                _read(record)
             if state == "done" and not (is_recorded if record.path is None else _has_results(record.path)):
                 record.state, record.value, record.scores = "waiting", None, {}
                 self.search.run_again(name)
@@ -263,9 +203,7 @@ class _Drive:
     def _repeat(self, record: Record, same: Record) -> None:
         """End a trial like another with its values."""
         assert self.search is not None
-        record.state, record.reason = same.state, f"the values of {same.name}"
-        record.scores, record.value, record.path = same.scores, same.value, same.path
-        record.mark, record.data = same.mark, same.data
+        _take(record, same)
         if record.state != "stopped":
             self.search.tell(record.name, record.value, pruned=record.state == "pruned")
         self._say(record, f"has {record.reason}")
@@ -513,17 +451,32 @@ def _require_one_that_can_go_on(plan: Sweep) -> None:
 def _finish(record: Record, results: dict[str, Any], ranking: Ranking) -> None:
     record.state, record.reason = "done", ""
     record.scores = scores_of(results)
-    record.seconds = max(record.seconds, results.get("train_seconds", 0.0))  # which knows killed attempts
     record.value = ranking.value(record)
     _count(record)
 
 
+def _take(record: Record, same: Record) -> None:
+    """Record the end of a trial like another with its values."""
+    record.state, record.reason = same.state, f"the values of {same.name}"
+    record.scores, record.value, record.path = same.scores, same.value, same.path
+    record.mark, record.data = same.mark, same.data
+
+
+def _read(record: Record) -> None:
+    """Record what the run of a trial of a search has of it, whose end and value the study knows."""
+    if record.path is not None and record.state == "done":
+        with contextlib.suppress(UserError):  # the run is damaged
+            record.scores = scores_of(RunDirectory(Path(record.path)).results() or {})
+    _count(record)
+
+
 def _count(record: Record) -> None:
-    """Record the updates and the target tokens of a training."""
+    """Record the updates and the target tokens of a training, and its time, killed attempts included."""
     if record.path is not None:
         with contextlib.suppress(UserError):  # there is no run, or a damaged one
             run = read_run(Path(record.path))
             record.updates, record.tgt_tokens = run.step, run.tokens
+            record.seconds = max(record.seconds, run.seconds or 0.0)
             record.data = training_data(run.path)
 
 

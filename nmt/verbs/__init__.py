@@ -73,6 +73,7 @@ _ROWS = (
         opens_run=False,
         short={"init": "init.run"},
         shared=True,
+        scores=True,
     ),
     Verb(
         name="prepare",
@@ -105,6 +106,7 @@ _ROWS = (
         short={"init": "init.run"},
         mounts={"distil.decoding": "decoding"},
         shared=True,
+        scores=True,
     ),
     Verb(
         name="evaluate",
@@ -118,6 +120,7 @@ _ROWS = (
             "nmt evaluate run=outputs/mine checkpoint=best data=wmt16",
         ),
         shared=True,
+        scores=True,
     ),
     Verb(
         name="translate",
@@ -175,6 +178,7 @@ _ROWS = (
         ),
         reads_input=True,
         stream_key="stream",
+        scores=True,
     ),
     Verb(
         name="import",

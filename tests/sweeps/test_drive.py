@@ -29,6 +29,7 @@ from nmt.files import write_json
 from nmt.runs.directory import RunDirectory
 from nmt.sweeps.drive import _Drive, sweep
 from nmt.sweeps.processes import Action
+from nmt.sweeps.ranking import Ranking
 from nmt.sweeps.records import Records, scores_of
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
@@ -37,6 +38,7 @@ from tests.comparison.made import made_run
 
 Planned = Callable[..., Sweep]
 fault = pytest.mark.fault
+OF_TEXT = ("model=gpt", "data.tgt=en", "data.train=a", "data.validation=b")
 
 
 @functools.cache
@@ -498,7 +500,7 @@ def test_a_trial_is_run_again_with_other_weights_or_another_input(planned: Plann
 def test_evaluations_that_are_done_are_ranked_by_the_metric_of_this_command(planned: Planned) -> None:
     cfg, _ = planned(1).trials[0].to_training()
     save_config(cfg, Path("run", "config.yaml"))
-    command = ["-m", "sweep.dir=sweep", "run=run", "decoding.beam_size=1,2"]
+    command = ["-m", "sweep.dir=sweep", "run=run", "decoding.beam_size=1,2", "data.scored_split=validation"]
 
     def evaluate(trial: Composed) -> dict[str, Any]:
         size = float(trial.cfg.decoding.beam_size)
@@ -509,6 +511,85 @@ def test_evaluations_that_are_done_are_ranked_by_the_metric_of_this_command(plan
         assert sweep(chosen, evaluate, report) == 0
         assert json.loads(Path("sweep/sweep.json").read_text())["best"] == best
         assert stored("value") == {name: one["validation"][metric] for name, one in stored("scores").items()}
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "told"),
+    [
+        (
+            "train",
+            ["seed=1,2", "sweep.metric=valid/ter"],
+            "sweep.metric=valid/ter is not computed; it can be valid/bleu, valid/chrf, valid/loss, "
+            "valid/perplexity, or a name of metrics.jsonl such as train/loss; add ter to metrics",
+        ),
+        (
+            "train",
+            ["seed=1,2", "sweep.metric=train/loss", "tracking.sinks=[display]"],
+            "sweep.metric=train/loss reads metrics.jsonl, which tracking.sinks leaves out; add jsonl",
+        ),
+        (
+            "train",
+            ["data=text", "task=language_model", "seed=1,2", "sweep.metric=validation.bleu", *OF_TEXT],
+            "sweep.metric=validation.bleu is not computed; it can be validation.loss, "
+            "validation.perplexity, validation.token_accuracy, or a name of metrics.jsonl such as "
+            "train/loss; did you mean 'validation.loss'?",
+        ),
+        (
+            "evaluate",
+            ["decoding.beam_size=choice(1,2)", "sweep.trials=2"],
+            "a search needs scores on validation, but data.scored_split=test is scored; "
+            "set data.scored_split=validation, or list values to try without a search",
+        ),
+        (
+            "evaluate",
+            ["decoding.beam_size=1,2", "sweep.metric=validation.bleu", "testset=wmt22"],
+            "sweep.metric=validation.bleu needs scores on validation, but testset=... is scored; "
+            "set data.scored_split=validation in its place, or leave out sweep.metric",
+        ),
+        (
+            "evaluate",
+            ["decoding.beam_size=1,2", "sweep.metric=valid/loss", "data.scored_split=validation"],
+            "sweep.metric=valid/loss is not computed; it can be validation.bleu, validation.chrf, "
+            "validation.loss, validation.perplexity; did you mean 'validation.loss'?",
+        ),
+        (
+            "translate",
+            ["input=a", "output=${decoding.beam_size}", "decoding.beam_size=1,2", "sweep.metric=train/loss"],
+            "sweep.metric=train/loss needs scores on validation, but nmt translate computes none; "
+            "leave out sweep.metric",
+        ),
+        (
+            "rerank",
+            ["scorers=[run]", "input=a", "output=b", "decoding.beam_size=choice(2,3)", "sweep.trials=2"],
+            "a search needs scores on validation, but nmt rerank with input=... computes none; "
+            "list values to try without a search",
+        ),
+        (
+            "distil",
+            ["distil.train=false", "seed=1,2", "sweep.metric=validation.bleu"],
+            "sweep.metric=validation.bleu needs scores on validation, but distil.train=false trains no "
+            "student; leave that out, or leave out sweep.metric",
+        ),
+    ],
+)
+def test_a_metric_that_no_trial_would_have_is_refused(
+    planned: Planned, verb: str, arguments: list[str], told: str
+) -> None:
+    save_config(planned(1).trials[0].to_training()[0], Path("run", "config.yaml"))
+    opened = [f"{VERBS[verb].run_key}=run"] * bool(VERBS[verb].run_key)
+    with pytest.raises(UserError) as refused:
+        sweep(plan(VERBS[verb], ["-m", "sweep.dir=sweep", *opened, *arguments]), lambda trial: {}, report)
+    assert str(refused.value) == told
+    assert not Path("sweep").exists()
+
+
+def test_curves_of_validations_rank_by_their_names(planned: Planned) -> None:
+    tags = ["data=mixture", "data.target_tags=true"]
+    corpora = "data.corpora={there: {name: toy, tgt: fr}, back: {name: toy, src: fr, tgt: en}}"
+    for metric in ("valid/macro_bleu", "valid/into_fr/chrf", "valid/loss", "train/layer_grad_norm/all"):
+        direction = ["sweep.direction=minimize"] * ("all" in metric)
+        chosen = planned(1, *tags, corpora, f"sweep.metric={metric}", *direction)
+        assert Ranking.of(chosen).metric == metric
 
 
 @pytest.mark.parametrize(("device", "visible"), [("cuda", ["GPU-a", "GPU-b"]), ("cuda:1", ["GPU-a,GPU-b"])])

@@ -22,7 +22,8 @@ from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, UserError
 from nmt.files import write_json
 from nmt.signals import StopRequest
-from nmt.sweeps.drive import Ranking, sweep
+from nmt.sweeps.drive import sweep
+from nmt.sweeps.ranking import Ranking
 from nmt.sweeps.search import JOURNAL, Search
 from nmt.verbs import VERBS
 
@@ -375,7 +376,7 @@ def test_a_search_evaluates_again_what_has_changed(
     monkeypatch.chdir(tmp_path)
     save_config(planned("model.num_heads=choice(2,4)").example.to_training()[0], Path("run/config.yaml"))
     command = ["-m", "sweep.dir=sweep", "run=run", "decoding.beam_size=choice(1,2)"]
-    command += ["sweep.trials=3", "sweep.sampler=random"]
+    command += ["sweep.trials=3", "sweep.sampler=random", "data.scored_split=validation"]
 
     def evaluate(trial: Composed) -> dict[str, Any]:
         bleu = 0.0 if not Path("run/results.json").exists() else 9.0
@@ -389,6 +390,46 @@ def test_a_search_evaluates_again_what_has_changed(
         found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
         assert found[0]["value"] == found[0]["scores"]["validation"]["bleu"] == best
         assert {one["value"] for one in found} == {best, best - 1}
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_what_a_lost_table_had_of_a_search_is_read_from_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_removed: bool
+) -> None:
+    """It has been removed, or a kill came between the end of a trial and the writing of the table."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        assert trial.folder is not None
+        found = ended(trial, bleu=float(trial.values["model.num_heads"]))
+        facts = {"step": 7, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
+        write_json(trial.folder / "results.json", {**found, **facts, "test": {"bleu": 1.0}})
+        (trial.folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "train/tokens": 70}) + "\n")
+        return {**found, "test": {"bleu": 1.0}}
+
+    command = ["model.num_heads=choice(2,4)", "sweep.trials=4", "sweep.sampler=random"]
+    assert sweep(planned(*command), train, report) == 0
+    file, lost = Path("sweep/sweep.json"), ("scores", "seconds", "updates", "value", "path", "reason")
+    before = {one["name"]: [one[key] for key in lost] for one in json.loads(file.read_text())["trials"]}
+    assert capfd.readouterr().err.count("starts") == 2
+    if is_removed:
+        file.unlink()
+    else:
+        content = json.loads(file.read_text())
+        unknown: dict[str, Any] = {
+            "state": "running",
+            "scores": {},
+            "value": None,
+            "updates": None,
+            "seconds": 0.0,
+        }
+        content["trials"][0] |= unknown
+        file.write_text(json.dumps(content))
+    assert sweep(planned(*command), train, report) == 0
+    assert "starts" not in capfd.readouterr().err
+    again = {one["name"]: [one[key] for key in lost] for one in json.loads(file.read_text())["trials"]}
+    assert again == before
+    assert [{"validation": {"bleu": 2.0}, "test": {"bleu": 1.0}}, 60.0, 7] in [x[:3] for x in before.values()]
 
 
 @pytest.mark.parametrize("fails", [False, True])
