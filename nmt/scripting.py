@@ -39,7 +39,7 @@ def train(*overrides: str, **settings: Any) -> Run:
         )
     cfg, run_dir = trial.to_training()
     try:
-        train_run(cfg, run_dir)
+        train_run(cfg, run_dir, typed=trial.typed)
     except Interrupted as stop:
         if stop.exit_code == 128 + signal.SIGINT:
             raise KeyboardInterrupt(str(stop)) from None

@@ -18,7 +18,7 @@ from typing import Any
 
 from nmt.comparison.differences import shown
 from nmt.comparison.record import MARKS, SPLITS, RunRecord, find_runs, read_run
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.data.documents import current_of_each
 from nmt.data.lines import is_cut, read_lines
 from nmt.data.parallel_text import MAX_LINE_CHARS
@@ -274,7 +274,7 @@ def _advice(record: RunRecord, split: str) -> str:
         return f": its training is {record.state}"
     if split not in SPLITS:  # but a set, or nothing
         return ""
-    return f"; nmt evaluate {typed('run', record.path)} data.scored_split={split} makes them"
+    return f"; nmt evaluate {shell_word('run', record.path)} data.scored_split={split} makes them"
 
 
 def _add_stored(entry: Entry, record: RunRecord, split: str) -> None:

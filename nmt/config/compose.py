@@ -44,7 +44,8 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
             stored = stored_config(verb, runs_of(read.overrides, verb.run_key), flags)
     if flags.help or flags.info is not None or (verb.run_key and stored is None):
         problems.refuse()
-    lines = as_lines({o.get_key_element(): o.get_value_element_as_str() for o in read.kept}, flags)
+    values = {o.get_key_element(): o.get_value_element_as_str() for o in read.kept}
+    lines = as_lines(values, flags)
     lines = [*implied(verb, lines, flags), *lines]
     with set_up(verb, stored) as hydra_app:
         if flags.help:
@@ -60,7 +61,7 @@ def compose(verb: Verb, argv: Sequence[str]) -> list[Composed]:
         else:
             wrong, made = Problems(), list[Composed]()
             with wrong.gathered(), explained():
-                made.append(Composed.of(verb, lines))
+                made.append(Composed.of(verb, lines, [*values]))
                 made[0].checked(verb)
             if made and flags.cfg is not None:  # which shows what is missing as ???
                 wrong[:] = [one for one in wrong if not is_of_lack(one)]

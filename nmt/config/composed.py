@@ -31,6 +31,8 @@ class Composed:
     cfg: DictConfig
     choices: dict[str, Any]
     """Group -> the choice in force."""
+    typed: Sequence[str] = ()
+    """The groups and keys that the command sets."""
     name: str = ""
     """Name of the trial; empty outside of a sweep."""
     values: Mapping[str, str] = field(default_factory=dict)
@@ -43,9 +45,9 @@ class Composed:
     """The config of each model that the command names by `Verb.models`, this one first; else empty."""
 
     @classmethod
-    def of(cls, verb: Verb, lines: Sequence[str]) -> Composed:
-        """Let Hydra, set up for `verb`, compose a config from overrides."""
-        return cls(*compose_with_hydra(verb, lines))
+    def of(cls, verb: Verb, lines: Sequence[str], typed: Sequence[str] = ()) -> Composed:
+        """Let Hydra, set up for `verb`, compose a config from overrides, of which `typed` are the user's."""
+        return cls(*compose_with_hydra(verb, lines), typed)
 
     @property
     def is_rehearsal(self) -> bool:

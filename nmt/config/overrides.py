@@ -27,7 +27,7 @@ from nmt.config.explain import explained, no_such_choice, renamed
 from nmt.config.plain import UserFiles
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS, is_text
 from nmt.config.renames import RENAMED_KEYS
-from nmt.config.spelling import quoted, typed
+from nmt.config.spelling import quoted, shell_word
 from nmt.config.sweeps import PREFIX, SweepConfig
 from nmt.config.verb import Verb
 from nmt.errors import Problems, UserError
@@ -288,9 +288,9 @@ def _keyed(verb: Verb, word: str) -> str:
     """Return the setting that a word without a key is likely to be meant as."""
     path, keys = Path(word), {field.name for field in fields(verb.config_class())}
     if verb.opens_run and (path / "config.yaml").is_file():
-        return typed("run", word)
+        return shell_word("run", word)
     if "input" in keys and path.is_file():
-        return typed("input", word)
+        return shell_word("input", word)
     return "key=value, such as trainer.max_steps=500"
 
 

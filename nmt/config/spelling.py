@@ -18,7 +18,7 @@ def quoted(text: str) -> str:
     return f"'{text}'"
 
 
-def typed(key: str, text: object) -> str:
+def shell_word(key: str, text: object) -> str:
     """Return a setting of a text, such as a path, as it is typed in a shell."""
     is_literal = re.fullmatch(r"(?!null$)[\w./+:@%-]+", str(text), re.ASCII | re.IGNORECASE)
     return shlex.quote(f"{key}={text if is_literal else spelled(str(text))}")

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from fnmatch import fnmatch
 from pathlib import Path
@@ -23,10 +23,10 @@ from nmt.config.plain import named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config, with_decoding
-from nmt.config.spelling import spelled, typed
+from nmt.config.spelling import shell_word, spelled
 from nmt.containment import require_contained
 from nmt.decoding.metrics import default_best
-from nmt.errors import UserError, suggest
+from nmt.errors import UserError, first_of, suggest
 from nmt.files import OUTPUTS, read_json, write_atomically
 
 REPORTING = (
@@ -61,12 +61,20 @@ its directory does not depend on them, but where an objective learns from them (
 FOUND = ("trainer.auto_batch_tokens", "trainer.epoch_steps", "trainer.update_tokens")
 """Keys that a run finds values for: the name of its directory does not depend on them, the weights do."""
 
+LIMITS = (
+    "trainer.max_steps",
+    "trainer.max_epochs",
+    "trainer.max_tokens",
+    "trainer.max_minutes",
+    "trainer.patience",
+)
+"""Keys that say when a training ends."""
+
 RESUMABLE = (
     *REPORTING,
-    "trainer.max_*",
+    *LIMITS,
     "trainer.*_every_steps",
     "trainer.keep_*",
-    "trainer.patience",
     "trainer.average*",
     "trainer.changes",
 )
@@ -166,7 +174,7 @@ def with_tuned(cfg: TrainConfig, results: Path) -> TrainConfig:
         found = read_json(results, {"tuned_decoding": dict[str, Any] | None}).get("tuned_decoding") or {}
     except UserError as error:
         way_out = (
-            f"restore it, or remove it, and nmt train {typed('run', results.parent)} scores the run anew"
+            f"restore it, or remove it, and nmt train {shell_word('run', results.parent)} scores the run anew"
         )
         raise UserError(f"{error}; {way_out}") from error
     with named(results):
@@ -222,16 +230,22 @@ def may_change(key: str) -> bool:
 
 
 def refuse_difference(
-    stored: TrainConfig, new: TrainConfig, run_dir: Path, step: int, key: str = "run"
+    stored: TrainConfig,
+    new: TrainConfig,
+    run_dir: Path,
+    step: int,
+    key: str = "run",
+    typed: Collection[str] = (),
 ) -> list[str]:
     """Return `difference`, unless the run in `run_dir` cannot go on after `step` under the new config.
 
-    `key` names `run_dir` on the command line.
+    `key` names `run_dir` on the command line, which sets the keys `typed`.
 
     Raises:
-        UserError: a value that must not change differs; the message lists all such values.
+        UserError: a value that must not change differs; the message lists all such values, those that are
+            typed, if any are, before the names of the others.
     """
-    further = stored.objective.further_keys
+    further, ended = stored.objective.further_keys, (run_dir / "results.json").is_file()
     fixed = [
         (key, old, value)
         for key, old, value in _changes(stored, new)
@@ -239,16 +253,27 @@ def refuse_difference(
         or matches(key, further)
         or _moves_decay_or_stage(key, stored)
         or _changes_the_past(key, stored, new, step)
+        or (ended and _changes_nothing(key, stored, new))
     ]
     if fixed:
-        differing = [f"{key}: {old} -> {value}{_reason(key, stored, new, step)}" for key, old, value in fixed]
+        own = [one for one in fixed if "experiment" not in typed and _is_below(one[0], typed)]
+        told, left = own or fixed, [one[0] for one in fixed if own and one not in own]
+        differing = [f"{key}: {old} -> {value}{_reason(key, stored, new, step)}" for key, old, value in told]
+        if left:
+            differing.append(f"and what this command leaves to its defaults: {first_of(left, 3)}")
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *differing])
-        told = [key for key, old, _ in fixed if old]
+        hint = _hint([key for key, old, _ in told if old], stored, run_dir, step, ended=ended)
         raise UserError(
-            f"{lines}\nsay nmt train {typed('run', run_dir)} alone to go on with the config there, give its "
-            f"values, or start a new run with another {key}=...{_hint(told, stored, step)}"
+            f"{lines}
+say nmt train {shell_word('run', run_dir)} alone to go on with the config there, give its "
+            f"values, or start a new run with another {key}=...{hint}"
         )
     return difference(stored, new)
+
+
+def _is_below(key: str, typed: Collection[str]) -> bool:
+    """Return whether `key` is one of the keys `typed`, or in a group of them."""
+    return any(key == one or key.startswith(f"{one}.") for one in typed)
 
 
 def matches(key: str, patterns: Sequence[str]) -> bool:
@@ -256,8 +281,14 @@ def matches(key: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch(key, pattern) for pattern in patterns)
 
 
-def _hint(fixed: Sequence[str], stored: TrainConfig, step: int) -> str:
-    """Return how to change from the next update on what cannot be changed for all of a run, if it can be."""
+def _hint(fixed: Sequence[str], stored: TrainConfig, run_dir: Path, step: int, *, ended: bool) -> str:
+    """Return how to come to what cannot be changed for all of a run, if there is a way.
+
+    That is from the next update on, or of a run that has `ended`, and of one that depends on its end, in a
+    training that starts from its model.
+    """
+    if step and (ended or any(_moves_decay_or_stage(key, stored) for key in fixed)):
+        return f"; with {shell_word('init', run_dir)}, too, that starts from its model"
     names = {name: None for key in fixed for pattern, name in CHANGES.items() if fnmatch(key, pattern)}
     if not names or step == 0:
         return ""
@@ -269,8 +300,13 @@ def _hint(fixed: Sequence[str], stored: TrainConfig, step: int) -> str:
 
 def _reason(key: str, stored: TrainConfig, new: TrainConfig, step: int) -> str:
     """Return why the new value of `key` cannot be, where that is not plain."""
+    if _moves_decay_or_stage(key, stored):
+        what = f"schedule={stored.schedule.name} decays" if decay_follows_limit(stored) else "data.stages end"
+        return f" ({what} by it, from the first update on)"
     if _changes_the_past(key, stored, new, step):
         return f" (what it has up to update {step}, the newest checkpoint, must stay)"
+    if key == "trainer.changes":
+        return f" (update {step} was the last; set trainer.max_steps, too, for updates to come)"
     moved = key == "trainer.best_metric" and stored.metrics != new.metrics
     if not moved or new.trainer.best_metric != default_best(new.metrics):
         return ""
@@ -284,6 +320,12 @@ def _moves_decay_or_stage(key: str, stored: TrainConfig) -> bool:
 def _changes_the_past(key: str, stored: TrainConfig, new: TrainConfig, step: int) -> bool:
     before, after = (cfg.trainer.changes_until(step) for cfg in (stored, new))
     return key == "trainer.changes" and before != after
+
+
+def _changes_nothing(key: str, stored: TrainConfig, new: TrainConfig) -> bool:
+    """Return whether `key` is about updates to come, which no other limit lets a run that has ended make."""
+    prolonged = any(matches(one, LIMITS) for one, *_ in _changes(stored, new))
+    return key == "trainer.changes" and not prolonged
 
 
 def _changes(stored: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:

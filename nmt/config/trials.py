@@ -137,7 +137,7 @@ class Sweep:
         try:
             lines = [*implied(self.verb, lines, self._flags), *lines]
             with explained():
-                found = Composed.of(self.verb, lines)
+                found = Composed.of(self.verb, lines, [*self.fixed, *values])
                 found.checked(self.verb)
         except UserError as error:
             refuse_all(self.verb, lines)

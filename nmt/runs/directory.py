@@ -18,6 +18,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Collection
 from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,7 @@ import torch
 
 from nmt import __version__, kernels
 from nmt.config.roots import TrainConfig, epoch_size, with_batch_tokens, with_epoch_size
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.config.stored import difference, load_config, refuse_difference, save_config
 from nmt.containment import require_contained
 from nmt.data.configs import DataConfig
@@ -122,8 +123,10 @@ class RunDirectory:
         """Lock the directory against all other trainings; see `files.locked`."""
         return locked(self.path, another(self.key))
 
-    def claim(self, cfg: TrainConfig) -> bool:
+    def claim(self, cfg: TrainConfig, typed: Collection[str] = ()) -> bool:
         """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
+
+        `typed` are the keys that the command sets, for errors.
 
         Raises:
             UserError: the directory belongs to a run with another config (shows the difference), or holds
@@ -140,7 +143,7 @@ class RunDirectory:
         if trained:
             self.verify()
             stored = load_config(self.config_file)
-            return not refuse_difference(stored, cfg, self.path, trained[-1], self.key)
+            return not refuse_difference(stored, cfg, self.path, trained[-1], self.key, typed)
         tokenizers = self.path.glob("tokenizer*.model")
         for leftover in (
             self._manifest,
@@ -243,7 +246,7 @@ class RunDirectory:
             found = read_json(self.status_file, {"state": str, "reason": str})
             reason = f": {found['reason']}" if found["reason"] else ""
             told = f", and its training {ENDINGS.get(found['state'], 'goes on')}{reason}"
-        command = f"nmt train {typed('run', self.path)} ..."
+        command = f"nmt train {shell_word('run', self.path)} ..."
         raise UserError(f"{self.path} has no checkpoint yet{told}; train it with `{command}`")
 
     def copy_sealed(self, folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import Task, TrainConfig, search_with
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.data.configs import SEPARATOR, domain_tag
 from nmt.data.documents import current_of_each
 from nmt.data.matches import with_match
@@ -562,7 +562,7 @@ class Run(TrainedModel):
 
     def require_task(self, task: Task) -> None:
         """Raise `UserError` for a model that was trained for another task."""
-        run, named = self.directory.path, typed("run", self.directory.path)
+        run, named = self.directory.path, shell_word("run", self.directory.path)
         own = self.cfg.task
         if own is task:
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nmt import runtime
 from nmt.config.roots import RunConfig, Task
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.config.stored import load_run
 from nmt.data.tokenizer import Tokenizer
 from nmt.errors import UserError, warn
@@ -110,7 +110,7 @@ def fusion_of(run: Run, language_model: Run, weight: float) -> Run:
     if run.tokenizer.fingerprint != language_model.tokenizer.fingerprint:
         raise UserError(
             f"ensemble.lm={language_model.path} has another tokenizer than {run.path}; train one with "
-            f"nmt train task=language_model model=gpt {typed('init', run.path)} init.weights=[] data=..."
+            f"nmt train task=language_model model=gpt {shell_word('init', run.path)} init.weights=[] data=..."
         )
     model = Fusion(run.model, language_model.model, weight).eval()
     return dataclasses.replace(run, model=model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import shlex
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from nmt import distributed, kernels, runtime
 from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, with_batch_tokens, with_decoding, with_epoch_size
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.config.stored import to_plain
 from nmt.data.parallel_text import Split
 from nmt.data.streaming import closed
@@ -79,23 +79,23 @@ SHARED_SECONDS = 60.0
 """Time in which a network file system shows all machines what one of them has written."""
 
 
-def train(cfg: TrainConfig, run_dir: Path, key: str = "run") -> dict[str, Any]:
+def train(cfg: TrainConfig, run_dir: Path, key: str = "run", typed: Collection[str] = ()) -> dict[str, Any]:
     """Train until a limit, score the model and return the content of results.json; report a finished run.
 
-    `key` names `run_dir` on the command line.
+    `key` names `run_dir` on the command line, which sets the keys `typed`.
     """
     run = RunDirectory(run_dir, key)
     if (run_dir / EXPORT_RECORD).is_file():
         raise UserError(
             f"{run_dir} is a model alone, as nmt export writes it, and no training can go on there; "
-            f"start one from it with {typed('init', run_dir)} and another {key}=..."
+            f"start one from it with {shell_word('init', run_dir)} and another {key}=..."
         )
     with (
         StopRequest(cfg.runtime.grace_seconds) as stop,
         distributed.joined(cfg.runtime.timeout_minutes) as world,
         run.locked() if world.is_main else nullcontext(),
     ):
-        unchanged = world.is_main and run.claim(cfg)
+        unchanged = world.is_main and run.claim(cfg, typed)
         if world.is_main and run.checkpoints.steps():
             require_unchanged(run, cfg)
         _require_shared(run, world)
@@ -450,7 +450,7 @@ def summary(cfg: TrainConfig, results: dict[str, Any], run: RunDirectory) -> str
     languages = list(dict.fromkeys(tgt for _, tgt in cfg.data.languages))
     tgt = f" tgt={languages[0]}" if cfg.data.tags and len(languages) > 1 else ""
     size, learnt = results.get("parameters"), results.get("learnt_parameters")  # earlier versions: none
-    tuned, named = results.get("tuned_decoding"), typed("run", run.path)
+    tuned, named = results.get("tuned_decoding"), shell_word("run", run.path)
     lines = [
         f"run         {run.path}",
         f"weights     {weights}",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.composed import Composed
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.exchange.importing import import_folder
 from nmt.verbs.configs import ImportConfig
 
@@ -26,6 +26,6 @@ def run(trial: Composed) -> dict[str, Any]:
         if made.data.tags
         else "data=files data.train=..."
     )
-    print(f"Next:       nmt translate {typed('run', cfg.run)}{asked} < {made.data.src}.txt")
-    print(f"            nmt train {typed('init', cfg.run)} {pairs}")
+    print(f"Next:       nmt translate {shell_word('run', cfg.run)}{asked} < {made.data.src}.txt")
+    print(f"            nmt train {shell_word('init', cfg.run)} {pairs}")
     return {}

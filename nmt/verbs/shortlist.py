@@ -9,7 +9,7 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.config.stored import load_config
 from nmt.data import sources
 from nmt.data.parallel_text import ParallelText, Split
@@ -39,7 +39,7 @@ def run(trial: Composed) -> dict[str, Any]:
     mean = len(made.pieces) / max(tokenizer.src_vocab_size, 1)
     print(f"pieces      {len(made.always):,} for every sentence, and {mean:.1f} more for each source piece")
     print(f"written     {file}")
-    settings = f"{typed('run', directory.path)} {typed('decoding.shortlist', file)}"
+    settings = f"{shell_word('run', directory.path)} {shell_word('decoding.shortlist', file)}"
     print(f"use         nmt translate {settings} < src.txt")
     return {}
 

@@ -19,7 +19,7 @@ def run(trial: Composed) -> dict[str, Any]:
     """Train one config and return its results, or show what the training would be."""
     cfg = trial.to_config(TrainVerbConfig)
     if cfg.debug is None and not cfg.dry_run:
-        return train(*trial.to_training())
+        return train(*trial.to_training(), typed=trial.typed)
     require_one_process("nmt train with debug=... or dry_run=true")
     training, run_dir = trial.to_training()
     require_all(training)

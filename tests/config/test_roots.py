@@ -726,11 +726,48 @@ def test_what_holds_from_an_update_on_may_change_until_that_update() -> None:
     assert str(error.value).endswith(f"from the next update on, 'trainer.changes=[{values}]' changes it")
 
 
+def test_what_is_typed_is_told_before_what_a_command_leaves_to_its_defaults() -> None:
+    stored, new = config("model.d_ff=64", "seed=7", "schedule=cosine"), config("model.dropout=0.2")
+    typed = ["model.dropout", "run", "schedule"]
+    with pytest.raises(UserError) as error:
+        refuse_difference(stored, new, Path("runs/a"), 0, typed=typed)
+    told = str(error.value).splitlines()
+    assert {line.partition(":")[0] for line in told[1:-2]} == {
+        "  model.dropout",
+        *(f"  schedule.{key}" for key in ("name", "peak_rate", "final_rate", "decay_steps", "factor")),
+    }
+    assert told[-2] == "  and what this command leaves to its defaults: seed, model.d_ff"
+    with pytest.raises(UserError) as all_of_it:
+        refuse_difference(stored, new, Path("runs/a"), 0, typed=["experiment", *typed])
+    assert "defaults" not in str(all_of_it.value)
+    with pytest.raises(UserError, match=r"  seed: 7 -> 1\n"):
+        refuse_difference(stored, new, Path("runs/a"), 0, typed=["run"])
+
+
+def test_a_run_that_has_ended_has_no_updates_to_change(tmp_path: Path) -> None:
+    later = "trainer.changes=[{step: 101, rate_factor: 0.5}]"
+    assert refuse_difference(config(), config(later), tmp_path, 100)
+    (tmp_path / "results.json").touch()
+    assert refuse_difference(config(), config(later, "trainer.max_steps=200"), tmp_path, 100)
+    with pytest.raises(
+        UserError, match=r"\(update 100 was the last; set trainer\.max_steps, too, for updates"
+    ):
+        refuse_difference(config(), config(later), tmp_path, 100)
+    with pytest.raises(UserError) as error:
+        refuse_difference(config(), config("model.dropout=0.3"), tmp_path, 100)
+    assert "trainer.changes" not in str(error.value)
+    assert str(error.value).endswith(f"; with init={tmp_path}, too, that starts from its model")
+
+
 def test_the_limit_is_fixed_where_the_learning_rate_depends_on_it() -> None:
     old = config("schedule=cosine", "trainer.max_steps=1000")
     new = dataclasses.replace(old, trainer=dataclasses.replace(old.trainer, max_steps=2000))
-    with pytest.raises(UserError, match=r"trainer\.max_steps: 1000 -> 2000"):
-        refuse_difference(old, new, Path("runs/a"), 0)
+    with pytest.raises(UserError, match=r"trainer\.max_steps: 1000 -> 2000") as error:
+        refuse_difference(old, new, Path("runs/a"), 1000)
+    assert " -> 2000 (schedule=cosine decays by it, from the first update on)\n" in str(error.value)
+    assert str(error.value).endswith(
+        "start a new run with another run=...; with init=runs/a, too, that starts from its model"
+    )
     assert isinstance(old.schedule, CosineConfig)
     old.schedule.decay_steps = 1000
     new.schedule = old.schedule

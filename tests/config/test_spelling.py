@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from nmt.config.overrides import parse_flags, parse_overrides, runs_of
-from nmt.config.spelling import typed
+from nmt.config.spelling import shell_word
 from nmt.verbs import VERBS
 
 
@@ -30,10 +30,10 @@ from nmt.verbs import VERBS
     ],
 )
 def test_a_setting_that_is_printed_can_be_typed(path: str) -> None:
-    (word,) = shlex.split(typed("run", path))
+    (word,) = shlex.split(shell_word("run", path))
     assert runs_of(parse_overrides(parse_flags(VERBS["train"], [word]).overrides), "run") == [path]
 
 
 def test_a_plain_path_is_typed_without_quotes() -> None:
-    assert typed("run", "outputs/a-b/c_1.2") == "run=outputs/a-b/c_1.2"
-    assert typed("run", "my runs/a") == "'run=\"my runs/a\"'"
+    assert shell_word("run", "outputs/a-b/c_1.2") == "run=outputs/a-b/c_1.2"
+    assert shell_word("run", "my runs/a") == "'run=\"my runs/a\"'"

@@ -289,6 +289,9 @@ def test_the_directory_alone_goes_on(nmt: Command, tiny: list[str], tmp_path: Pa
     assert f"with the config of {run}: data=files data." in longer.stderr
     assert load_config(run / "config.yaml").seed == 7
     assert json.loads((run / "results.json").read_text())["step"] <= 6
+    other = nmt("train", f"run={run}", "model.dropout=0.3").stderr.splitlines()
+    assert other[1].startswith("  model.dropout: ")
+    assert other[2].startswith("  and what this command leaves to its defaults: seed, ")
     before = (run / "environment.json").read_text()
     shorter = nmt("train", f"run={run}", "trainer.max_steps=5")
     assert (shorter.returncode, "the run has made 6 updates; set it to 6 or more" in shorter.stderr) == (
