@@ -88,7 +88,7 @@ def test_it_is_for_the_main_thread() -> None:
 
 
 def test_ctrl_c_is_that_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise Interrupted(
             signal.SIGINT, "stopped by SIGINT after step 3; the same command goes on from there"
         )

@@ -29,7 +29,7 @@ import torch
 from nmt import __version__, kernels
 from nmt.config.roots import TrainConfig, epoch_size, with_batch_tokens, with_epoch_size
 from nmt.config.spelling import shell_word
-from nmt.config.stored import difference, load_config, refuse_difference, save_config
+from nmt.config.stored import difference, load_config, may_change, refuse_difference, save_config
 from nmt.containment import require_contained
 from nmt.data.configs import DataConfig
 from nmt.data.lines import is_cut
@@ -38,7 +38,7 @@ from nmt.data.sources import MAX_SCORED_BYTES
 from nmt.data.tokenizer import Tokenizer
 from nmt.data.training_split import TrainingText
 from nmt.decoding.label_scores import are_details
-from nmt.errors import UserError
+from nmt.errors import UserError, suggest, warn
 from nmt.files import (
     EXPORT_RECORD,
     IMPORT_RECORD,
@@ -126,7 +126,8 @@ class RunDirectory:
     def claim(self, cfg: TrainConfig, typed: Collection[str] = ()) -> bool:
         """Return whether the directory holds a run of exactly `cfg`; make it one if nothing is trained yet.
 
-        `typed` are the keys that the command sets, for errors.
+        `typed` are the keys that the command sets, for errors, and a warning where the name of a new
+        directory is all that is said, and is nearly that of a run beside it.
 
         Raises:
             UserError: the directory belongs to a run with another config (shows the difference), or holds
@@ -144,6 +145,10 @@ class RunDirectory:
             self.verify()
             stored = load_config(self.config_file)
             return not refuse_difference(stored, cfg, self.path, trained[-1], self.key, typed)
+        if "run" in typed and all(map(may_change, typed)) and not self.config_file.exists():
+            beside = [file.parent.name for file in self.path.absolute().parent.glob("*/config.yaml")]
+            if near := suggest(self.path.name, beside):
+                warn(f"{self.path} is a new run, of data={cfg.data.name}, as the command says no more{near}")
         tokenizers = self.path.glob("tokenizer*.model")
         for leftover in (
             self._manifest,

@@ -46,6 +46,20 @@ def test_a_new_directory_is_claimed_and_known_again_once_trained(tmp_path: Path)
         run.claim(config("seed=2"))
 
 
+def test_a_new_run_whose_name_is_nearly_that_of_another_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunDirectory(tmp_path / "full").claim(config(), ["run"])
+    for name, typed in (("full", ["run"]), ("other", ["run"]), ("full2", ["run", "data"]), ("fu-l", [])):
+        RunDirectory(tmp_path / name).claim(config(), typed)
+    assert capsys.readouterr().err == ""
+    RunDirectory(tmp_path / "fulll").claim(config(), ["run", "runtime.device"])
+    assert capsys.readouterr().err == (
+        f"warning: {tmp_path / 'fulll'} is a new run, of data=demo, as the command says no more; "
+        "did you mean 'full'?\n"
+    )
+
+
 def test_a_training_that_goes_on_leaves_no_average_of_its_earlier_end(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.claim(config("trainer.average=1"))
