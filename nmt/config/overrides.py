@@ -92,6 +92,7 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir {flags.config_dir} is not a directory")
     if flags.config_dir is not None:
+        _refuse_group(Path(flags.config_dir))
         _refuse_names_of_ours(Path(flags.config_dir))
     return flags
 
@@ -203,6 +204,17 @@ def runs_of(overrides: Sequence[Override], key: str) -> list[str]:
             raise UserError(f"{key}={name}: {key} takes no reference to another key; write out what it names")
     with explained():
         return [str(OmegaConf.create({key: name})[key]) for name in names]
+
+
+def _refuse_group(folder: Path) -> None:
+    """Refuse the folder of one group, of which nothing would be found, in place of the one above it."""
+    whole, groups = folder.absolute(), [one.name for one in config_dir().iterdir() if one.is_dir()]
+    has_groups = any((whole / group).is_dir() for group in groups)
+    if whole.name in groups and any(whole.glob("*.yaml")) and not has_groups:
+        raise UserError(
+            f"--config-dir {folder} has the files of a group, {whole.name}, and no groups; name the folder "
+            f"above it: --config-dir {folder.parent if folder.name == whole.name else whole.parent}"
+        )
 
 
 def _refuse_names_of_ours(folder: Path) -> None:

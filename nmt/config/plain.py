@@ -8,21 +8,24 @@ resolvers such as `${oc.env:NAME}` reach outside of the config, and are for the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
-from nmt.config.explain import explain
-from nmt.errors import UserError
+from nmt.config.explain import explain, no_such_choice
+from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
+from nmt.errors import UserError, suggest
 
 MAX_FILE_BYTES = 1_000_000
 MAX_FILE_DEPTH = 8
@@ -67,10 +70,26 @@ class UserFiles(FileConfigSource):
                     "line 1: the keys of a file belong to its group or, after `# @package _global_`, to all, "
                     f"but the package is {header['package']}"
                 )
-            content = OmegaConf.create(parsed(text, references=True))
+            content = parsed(text, references=True)
             if parts[0] == "experiment" and header.get("package") != "_global_":
                 raise UserError("line 1 must be `# @package _global_`: a recipe sets keys of all groups")
-            return ConfigResult(self.provider, self.full_path(), content, header)
+            chosen = dict(_choices(content))
+            for group, choice in chosen.items():
+                self._require_choice(group, choice)
+            if header.get("package") == "_global_":
+                _require_chosen(content, chosen)
+            return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), header)
+
+    def _require_choice(self, group: str, choice: str) -> None:
+        """Refuse a choice of another group that there is not; Hydra would not say which file makes it."""
+        bundled: Any = GlobalHydra.instance().config_loader()
+        places = [*bundled.repository.get_sources(), self]
+        groups = {name for place in places for name in place.list("", ObjectType.GROUP)}
+        if group not in groups:
+            raise UserError(f"there is no group {group}{suggest(group, groups)}")
+        known = {name for one in places if one.is_group(group) for name in one.list(group, ObjectType.CONFIG)}
+        if choice not in known:
+            raise UserError(no_such_choice(group, choice, known))
 
 
 Plugins.instance().register(UserFiles)
@@ -161,6 +180,30 @@ def _require_choices(node: yaml.Node, defaults: object, text: str) -> None:
             )
         if any(_HYDRA.search(str(name)) for name in pair):
             raise UserError(f"{_line(entry)}: a config chooses nothing of Hydra's own; remove this default")
+
+
+def _choices(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the groups whose choices the defaults of a file replace, `override /GROUP: CHOICE`, and these."""
+    entries = [one for one in content.get("defaults", ()) if isinstance(one, dict)]
+    for key, choice in (pair for entry in entries for pair in entry.items()):
+        if (found := re.fullmatch(r"override +/(\w+)", key)) and choice and "$" not in choice:
+            yield found[1], choice
+
+
+def _require_chosen(content: Mapping[str, Any], chosen: Collection[str]) -> None:
+    """Refuse keys that follow from choices, as a stored config has them, where the file does not choose."""
+    stated = {
+        part: content[part][name_field]
+        for part, (name_field, _) in VARIANTS.items()
+        if part not in chosen and isinstance(content.get(part), dict) and name_field in content[part]
+    }
+    if stated:
+        keys = [f"{part}.{VARIANTS[part][0]}" for part in stated]
+        choices = [f"override /{part}: {SCHEMA_PREFIX}{name}" for part, name in stated.items()]
+        raise UserError(
+            f"{' and '.join(keys)} cannot be set by {'itself' if len(keys) == 1 else 'themselves'}: choose "
+            f"with `defaults: [{', '.join([*choices, '_self_'])}]`"
+        )
 
 
 def _keys(node: yaml.Node | None) -> Iterator[yaml.Node]:

@@ -7,11 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.plain import UserFiles, named, parsed, read_plain
 from nmt.config.roots import TrainConfig
+from nmt.config.stored import to_plain
 from nmt.errors import UserError
 from nmt.verbs import VERBS
 
@@ -35,6 +37,11 @@ def write(path: str, text: str) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file.absolute()
+
+
+def training(*arguments: str) -> TrainConfig:
+    (composed,) = compose(VERBS["train"], arguments)
+    return composed.to_config(TrainConfig)
 
 
 PLAIN = "a config is plain values, and has no key"
@@ -75,6 +82,16 @@ OUTSIDE = "a config in a file is plain values, but here is"
             "defaults: [small_data, _self_]\n",
             "line 1 must be `# @package _global_`: a recipe sets keys of all",
         ),
+        (
+            f"{GLOBAL}defaults:\n- override /model: trnsformer_base\n",
+            ".yaml: there is no model=trnsformer_base; did you mean 'transformer_base'?; model can be ",
+        ),
+        (f"{GLOBAL}defaults:\n- override /modl: conv\n", "there is no group modl; did you mean 'model'?"),
+        (
+            f"{GLOBAL}model: {{name: rnn}}\ndata: {{name: files, train: x}}\n",
+            "model.name and data.name cannot be set by themselves: choose with "
+            "`defaults: [override /model: base_rnn, override /data: base_files, _self_]`",
+        ),
         ("5\n", "a config is a mapping of keys to values, but this file is not"),
     ],
 )
@@ -107,6 +124,32 @@ def test_no_is_norwegian_and_a_truth_value_where_one_is_asked_for() -> None:
     write("mine/data/mine.yaml", f"defaults: [base_files, _self_]\n{keys}")
     (composed,) = compose(VERBS["train"], ["--config-dir", "mine", "data=mine"])
     assert (composed.cfg.data.tgt, composed.cfg.data.streaming) == ("no", True)
+
+
+def test_the_config_of_a_run_is_a_recipe_where_its_choices_are_made() -> None:
+    stored = training("data=toy", "model=rnn_plain", "decoding=greedy", "experiment=none")
+    plain = {part: value for part, value in to_plain(stored).items() if part != "run"}
+    write("mine/experiment/again.yaml", GLOBAL + yaml.safe_dump(plain))
+    with pytest.raises(UserError) as refused:
+        training("-cd", "mine", "experiment=again")
+    write(
+        "mine/experiment/again.yaml", f"{GLOBAL}{str(refused.value).split('`')[1]}\n{yaml.safe_dump(plain)}"
+    )
+    assert training("-cd", "mine", "experiment=again") == stored
+    write("mine/model/own.yaml", "defaults: [base_convolutional, _self_]\n")
+    write("mine/experiment/of_own.yaml", f"{GLOBAL}defaults: [override /model: own, _self_]\n")
+    assert training("-cd", "mine", "experiment=of_own").model.name == "convolutional"
+
+
+def test_a_folder_of_one_group_is_not_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write("mine/experiment/good.yaml", f"{GLOBAL}seed: 3\n").parent
+    assert training("-cd", "mine", "experiment=good").seed == 3
+    told = "has the files of a group, experiment, and no groups; name the folder above it: --config-dir"
+    with pytest.raises(UserError, match=rf"^--config-dir mine/experiment {told} mine$"):
+        training("-cd", "mine/experiment", "experiment=good")
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=rf"^--config-dir \. {told} {folder.parent}$"):
+        training("-cd", ".", "experiment=good")
 
 
 def test_a_choice_may_refer_to_other_keys() -> None:
