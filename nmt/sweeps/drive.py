@@ -56,6 +56,7 @@ def sweep(plan: Sweep, action: Action, report: Report) -> int:
     _require_own_outputs(plan)
     ranking = Ranking.of(plan)
     if plan.is_listed:
+        _require_one_that_can_go_on(plan)
         _list(plan, _records(plan, ranking))
         return 0
     with Signals() as signals, _alone(plan.folder, signals):
@@ -140,8 +141,7 @@ class _Drive:
         Raises:
             UserError: the run of a trial has another config than the trial has now.
         """
-        if self.search is None:
-            _require_one_that_can_go_on(self.plan)
+        _require_one_that_can_go_on(self.plan)
         for name, known in self.search.known().items() if self.search else ():
             assert self.search is not None
             trial, values = self._tried(name), self.search.values(name)
@@ -435,6 +435,8 @@ def _require_same_config(plan: Sweep, trial: Composed) -> None:
 
 def _require_one_that_can_go_on(plan: Sweep) -> None:
     """Raise `UserError` where the runs of all trials of a list have begun with another config."""
+    if plan.space:  # whose trials are looked at one by one
+        return
     found = list[str]()
     for trial in plan.trials:
         has_begun = trial.folder is not None and RunDirectory(trial.folder).checkpoints.steps()

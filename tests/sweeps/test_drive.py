@@ -403,6 +403,8 @@ def test_a_sweep_of_other_settings_is_refused_before_a_trial(planned: Planned) -
         UserError, match=r"^sweep is of a sweep with other settings; .* differ in model.dropout"
     ):
         sweep(planned(2, "model.dropout=0.3"), train, report)
+    with pytest.raises(UserError, match=r"^sweep is of a sweep with other settings"):
+        sweep(planned(2, "model.dropout=0.3", "--cfg=job"), train, report)
     assert Path("sweep/sweep.json").read_text() == before
 
 
