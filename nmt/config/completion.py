@@ -116,6 +116,7 @@ def completions(verbs: dict[str, Verb], line: str) -> list[str]:
     if words[0] not in verbs:
         return []
     verb, others = verbs[words[0]], [other for other in words[1:] if "=" in other]
+    others += [f"--config-dir={found}" for found in re.findall(r" (?:--config-dir|-cd) +(\S+) ", before)]
     if word.startswith("-"):
         return _starting(word, OPTIONS)
     if "--config-dir" in words[-1:] or "-cd" in words[-1:]:
@@ -147,7 +148,7 @@ def _values(verb: Verb, key: str, value: str, others: Sequence[str]) -> list[str
     """Return the values of `key` that begin like `value`: in a list, its last entry."""
     done, last = re.fullmatch(r"((?:.*[\[,])?)(.*)", value).groups()  # type: ignore[union-attr]
     if key in _groups(verb):
-        return [f"{done}{name}" for name in _starting(last, _choices(verb, key))]
+        return [f"{done}{name}" for name in _starting(last, _choices(verb, key, others))]
     if key in RUNS:
         paths = _paths(last, runs=True, files=verb.words == key)  # translations can be compared, too
         return [f"{done}{name}" for name in sorted({*_runs(last), *paths})]
@@ -160,8 +161,13 @@ def _values(verb: Verb, key: str, value: str, others: Sequence[str]) -> list[str
     return [f"{done}{name}" for name in _starting(last, names)]
 
 
-def _choices(verb: Verb, key: str) -> list[str]:
-    return choices(verb, _groups(verb)[key], parse_flags(verb, []))
+def _choices(verb: Verb, key: str, others: Sequence[str]) -> list[str]:
+    """Return the choices that `key` takes, those in the folder of --config-dir included."""
+    options = [other for other in others if other.startswith("--config-dir=")]
+    for words in (options, []):
+        with suppress(NmtError):
+            return choices(verb, _groups(verb)[key], parse_flags(verb, words))
+    return []
 
 
 def _config(verb: Verb, others: Sequence[str]) -> DictConfig:

@@ -264,8 +264,8 @@ def refuse_difference(
         lines = "\n  ".join([f"{run_dir} belongs to a run with another config:", *differing])
         hint = _hint([key for key, old, _ in told if old], stored, run_dir, step, ended=ended)
         raise UserError(
-            f"{lines}\nsay nmt train {shell_word('run', run_dir)} alone to go on with the config there, give its "
-            f"values, or start a new run with another {key}=...{hint}"
+            f"{lines}\nsay nmt train {shell_word('run', run_dir)} alone to go on with the config there, give "
+            f"its values, or start a new run with another {key}=...{hint}"
         )
     return difference(stored, new)
 

@@ -77,6 +77,7 @@ class FilteredFiles:
         num_kept = num_dropped = 0
         with ExitStack() as stack:
             paths = *self.kept, self.dropped
+            before = ", in place of those of before" if self.dropped.is_file() else ""
             *kept, dropped = (stack.enter_context(written_atomically(path)) for path in paths)
             dropped.write(_joined(["\t".join(COLUMNS)]))
             for read, block in told(blocks, "writing what is filtered", "pairs", lambda both: len(both[0])):
@@ -85,7 +86,7 @@ class FilteredFiles:
                 for file, lines in zip(kept, self._columns(read, block), strict=True):
                     file.write(_joined(lines))
                 num_kept, num_dropped = num_kept + len(read) - len(rows), num_dropped + len(rows)
-        return f"{num_kept:,} pairs are in {self.folder / KEPT}.*, {num_dropped:,} in {self.dropped}"
+        return f"{num_kept:,} pairs are in {self.folder / KEPT}.*, {num_dropped:,} in {self.dropped}{before}"
 
     def _columns(self, read: ParallelText, block: Block) -> Iterator[Sequence[str]]:
         """Yield the lines of each of the files `kept` for a block."""
@@ -99,7 +100,8 @@ def files_of(cfg: DataConfig, folder: Path) -> dict[str, FilteredFiles]:
     """Return the files of each corpus in `folder`, by its name.
 
     Raises:
-        UserError: data are read from one of the folders.
+        UserError: data are read from one of the folders, or it has such a file and no table beside it, which
+            each earlier preparation has left.
     """
     parts = cfg.parts(Split.train)
     found = {
@@ -110,6 +112,13 @@ def files_of(cfg: DataConfig, folder: Path) -> dict[str, FilteredFiles]:
     for place in (*sorted(cfg.origins), *weights):
         if any(_is_read(files.folder, place) for files in found.values()):
             raise UserError(f"prepare.filtered={folder}: {place} is read from there; name another folder")
+    for files in found.values():
+        foreign = [file for file in files.kept if file.exists() and not files.dropped.is_file()]
+        if foreign:
+            raise UserError(
+                f"prepare.filtered={folder}: {foreign[0]} is there, and not of an earlier preparation, as "
+                f"there is no {EXAMPLES} beside it; name another folder"
+            )
     return found
 
 

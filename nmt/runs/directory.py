@@ -95,7 +95,7 @@ class RunDirectory:
     def __init__(self, path: Path, key: str = "run"):
         """Open the directory, which may be missing; raise `UserError` if a name in it leads out of it.
 
-        `key` is what names the directory on the command line, for errors.
+        `key` is what names the directory on the command line, for errors; empty where no other would do.
         """
         require_contained(path)
         self.path, self.key = path, key
@@ -107,6 +107,11 @@ class RunDirectory:
         self._data = path / "data"
         self._train_digest = self._data / "train.json"
         self._manifest = path / "MANIFEST.json"
+
+    @property
+    def or_anew(self) -> str:
+        """The other way out where something that the run depends on has changed, if there is one."""
+        return f", or start anew with another {self.key}=..." if self.key else ""
 
     @property
     def checkpoints(self) -> CheckpointStore:
@@ -283,7 +288,7 @@ class RunDirectory:
         if kept is not None and (kept.src, kept.tgt) != (text.src, text.tgt):
             raise UserError(
                 f"the {split.value} data of {self.path} has changed since the run began; "
-                f"restore it, or start anew with another {self.key}=..."
+                f"restore it{self.or_anew}"
             )
 
     def keep_set(self, name: str, split: Split, text: ParallelText, data: DataConfig) -> None:
@@ -330,7 +335,7 @@ class RunDirectory:
             raise UserError(
                 f"the training data of {self.path} has changed since the run began: "
                 f"{stored['training_pairs']:,} pairs then, {len(text):,} now, with other content; "
-                f"restore the data, or start anew with another {self.key}=..."
+                f"restore the data{self.or_anew}"
             )
 
     def forget_evaluations(self, digest: str) -> list[str]:

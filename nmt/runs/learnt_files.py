@@ -47,7 +47,7 @@ def require_same_files(run: RunDirectory, cfg: TrainConfig) -> None:
         if then != now:
             raise UserError(
                 f"{key}={file} has changed since {run.path} began: its SHA-256 was {then[:16]}... then and "
-                f"is {now[:16]}... now; restore the file, or start anew with another {run.key}=..."
+                f"is {now[:16]}... now; restore the file{run.or_anew}"
             )
 
 

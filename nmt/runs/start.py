@@ -317,7 +317,7 @@ def require_unchanged(run: RunDirectory, cfg: TrainConfig, *, is_needed: bool = 
         return
     before = read_json(file, {"sha256": str, "checkpoint": str})
     then = f"checkpoint {before['checkpoint']} of sha256 {before['sha256'][:16]}"
-    way_out = f"restore that one, or start anew with another {run.key}=..."
+    way_out = f"restore that one{run.or_anew}"
     try:
         found, sha256 = identify_checkpoint(init.run, init.checkpoint)
     except UserError as error:

@@ -88,8 +88,7 @@ def require_same_teachers(run: RunDirectory, cfg: TrainConfig) -> None:
         if then.get("sha256") != sha256:
             raise UserError(
                 f"{run.path} was taught by other weights than {KEY} has now: checkpoint "
-                f"{then.get('checkpoint')} of {one} then, {checkpoint} now; restore that one, or start anew "
-                f"with another {run.key}=..."
+                f"{then.get('checkpoint')} of {one} then, {checkpoint} now; restore that one{run.or_anew}"
             )
 
 

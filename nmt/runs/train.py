@@ -168,7 +168,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) ->
             if world.is_main:
                 run.adopt(cfg)
         typed, cfg = _counted(cfg, data, world, tracker.message)
-        _require_ahead(cfg, resume_step)
+        _require_ahead(cfg, resume_step, run.key)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
         if not checkpoint:
             _begin(trained, start, run if world.is_main else None, tracker.message)
@@ -220,12 +220,15 @@ def _counted(cfg: TrainConfig, data: TrainingData, world: World, log: Log) -> tu
     return cfg, in_updates(cfg)
 
 
-def _require_ahead(cfg: TrainConfig, step: int) -> None:
-    """Raise `UserError` unless a training of `cfg` ends behind the checkpoint with which it goes on."""
+def _require_ahead(cfg: TrainConfig, step: int, key: str) -> None:
+    """Raise `UserError` unless a training of `cfg` ends behind the checkpoint with which it goes on.
+
+    `key` names the run directory on the command line.
+    """
     if cfg.trainer.max_steps is not None and cfg.trainer.max_steps < step:
         raise UserError(
             f"trainer.max_steps={cfg.trainer.max_steps}, but the run has made {step} updates; set it to "
-            f"{step} or more, or give a shorter training another run=..."
+            f"{step} or more, or give a shorter training another {key}=..."
         )
 
 

@@ -71,10 +71,11 @@ def run(trial: Composed) -> dict[str, Any]:
             f"trainer.max_minutes={stored.trainer.max_minutes:g} ends a training by the clock: the "
             "repetition may have more or fewer updates"
         )
-    again = repetition(stored, RunDirectory(then), now)
+    first = RunDirectory(then, key="")
+    again = repetition(stored, first, now)
     check(again)
-    _require_same_teaching(again, RunDirectory(then), RunDirectory(now))
-    _require_same_data(again, RunDirectory(then))
+    _require_same_teaching(again, first, RunDirectory(now))
+    _require_same_data(again, first)
     results = train(again, now, "output")
     found = reproduction(then, now)
     print(f"\nrun         {then}\nagain       {now}\n\n{report(found)}")

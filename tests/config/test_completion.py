@@ -94,6 +94,15 @@ def test_paths(folder: Path) -> None:
     assert completions(VERBS, "nmt train --config-dir ") == ["corpus/"]
 
 
+@pytest.mark.parametrize("option", ["--config-dir mine", "--config-dir=mine", "-cd mine"])
+def test_choices_of_the_user(option: str, folder: Path) -> None:
+    (folder / "mine" / "experiment").mkdir(parents=True)
+    (folder / "mine" / "experiment" / "multi_own.yaml").touch()
+    assert completions(VERBS, f"nmt train {option} experiment=multi_") == ["experiment=multi_own"]
+    assert completions(VERBS, f"nmt train {option}/experiment experiment=multi_") == []
+    assert completions(VERBS, f"nmt train {option}/nothing model=gp") == ["model=gpt"]
+
+
 def test_every_shell_has_its_scripts() -> None:
     assert {*SHELLS} == {*SCRIPTS} == {*REMOVAL}
 

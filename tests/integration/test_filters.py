@@ -121,6 +121,13 @@ def test_what_is_kept_and_dropped_is_written(
     left = [i for i in range(62) if i not in dropped]
     assert lines[1] == [lines[0][i] for i in left]
     assert Path("clean/kept.weights").read_text().splitlines() == [str(1 + i / 7) for i in left]
+    assert main(command) == 0
+    assert " in clean/dropped.tsv, in place of those of before\n" in capsys.readouterr().err
+    Path("other").mkdir()
+    Path("other/kept.de").write_text("mine\n")
+    assert main([*command[:-1], "prepare.filtered=other"]) == 2
+    assert "error: prepare.filtered=other: other/kept.de is there, and not of an" in capsys.readouterr().err
+    assert Path("other/kept.de").read_text() == "mine\n"
     for place in ("clean/kept", "clean/k*", "cl?an/kept", "clean/kept.{lang}", "x/../clean/kept", "*/kept"):
         assert main([*command, f"data.train='{place}'"]) == 2
         assert f"prepare.filtered=clean: {place} is read from there; name" in capsys.readouterr().err

@@ -67,6 +67,7 @@ def test_a_run_is_trained_again_with_the_same_bits(
     done = nmt("reproduce", f"run={run}", f"output={tmp_path / 'other'}")
     assert done.returncode == 2
     assert f"the training data of {run} has changed since the run began" in done.stderr
+    assert done.stderr.endswith("with other content; restore the data\n")  # another run is no way out
     assert not (tmp_path / "other").exists()
 
     link = tmp_path / "link"

@@ -152,8 +152,11 @@ def test_pairs_are_compared_with_a_copy_where_no_checkpoint_is_left(tmp_path: Pa
     run.require_same_text(Split.test, pairs, data)  # there is no copy
     run.keep_text(Split.test, pairs, data)
     run.require_same_text(Split.test, pairs, data)
-    with pytest.raises(UserError, match=r"the test data of .* has changed since the run began"):
+    told = r"the test data of .* has changed since the run began; restore it"
+    with pytest.raises(UserError, match=rf"{told}, or start anew with another run=\.\.\.$"):
         run.require_same_text(Split.test, others, data)
+    with pytest.raises(UserError, match=f"{told}$"):
+        RunDirectory(run.path, key="").require_same_text(Split.test, others, data)
     assert run.kept_text(Split.test, data) == pairs
     run.keep_text(Split.test, others, data)  # of a start that has not trained anything
     assert run.kept_text(Split.test, data) == others

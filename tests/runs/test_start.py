@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_gone_is_needed_by_a_repetition_alone(
     ]
     assert main([*command, "trainer.max_steps=1"]) == 0
     then = f"checkpoint 7 of sha256 {read_json(run / 'init.json')['sha256'][:16]}"
-    way_out = "; restore that one, or start anew with another run=..."
+    way_out = "; restore that one"
 
     def refused(*arguments: str) -> str:
         capsys.readouterr()
@@ -104,10 +104,12 @@ def test_a_checkpoint_that_is_gone_is_needed_by_a_repetition_alone(
     with (kept / "MANIFEST.json").open("a") as manifest:
         manifest.write("\n")
     now = f"7 of {identify_checkpoint(base)[1][:16]} now"
-    for arguments in ([*command, "trainer.max_steps=2"], ["reproduce", f"run={run}"]):
-        assert refused(*arguments) == (
+    commands = [*command, "trainer.max_steps=2"], ["reproduce", f"run={run}"]
+    for arguments, anew in zip(commands, (", or start anew with another run=...", ""), strict=True):
+        told = (
             f"error: {run} started from another model than init={base} has now: {then} then, {now}{way_out}"
         )
+        assert refused(*arguments) == told + anew
     assert not (tmp_path / "run-reproduced").exists()
 
 

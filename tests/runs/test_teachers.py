@@ -109,10 +109,11 @@ def test_a_run_does_not_go_on_with_a_teacher_that_has_changed(
 
     assert main(["train", *TINY, *steps, f"run={teacher}", "trainer.max_steps=4"]) == 0
     capsys.readouterr()
-    for refused in (["train", *taught, "trainer.max_steps=6"], ["reproduce", f"run={run}"]):
+    commands = ["train", *taught, "trainer.max_steps=6"], ["reproduce", f"run={run}"]
+    for refused, anew in zip(commands, (", or start anew with another run=...", ""), strict=True):
         assert main(refused) == 2
         assert capsys.readouterr().err.splitlines()[-1] == (
             f"error: {run} was taught by other weights than objective.teachers has now: checkpoint 2 of "
-            f"{teacher} then, 4 now; restore that one, or start anew with another run=..."
+            f"{teacher} then, 4 now; restore that one{anew}"
         )
     assert not (tmp_path / "run-reproduced").exists()
