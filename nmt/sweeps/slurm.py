@@ -21,6 +21,7 @@ from nmt.config.sweeps import SlurmConfig, SweepConfig
 from nmt.errors import UserError, in_one_line, warn
 from nmt.files import read_json, write_json
 from nmt.sweeps.attempts import Outcome, Report, attempt
+from nmt.sweeps.records import COSTS
 
 if TYPE_CHECKING:
     from nmt.config.composed import Composed
@@ -43,7 +44,10 @@ FILE_SECONDS = 10.0
 
 
 def run_job(verb: str, arguments: Sequence[str], report: Report, processes: int, file: Path) -> None:
-    """Run a trial, in its job, and write its outcome to `file`; a trial that was stopped writes none."""
+    """Run a trial, in its job, and write its outcome to `file`, with what earlier attempts have cost.
+
+    A trial that was stopped writes only what it has cost, to a file beside it.
+    """
     from nmt.config.compose import compose
     from nmt.verbs import VERBS
 
@@ -51,8 +55,14 @@ def run_job(verb: str, arguments: Sequence[str], report: Report, processes: int,
         return VERBS[verb].run(compose(VERBS[verb], arguments)[0])
 
     code, outcome = attempt(work, report, processes)
+    spent = file.with_suffix(".spent.json")
+    costs = read_json(spent, dict.fromkeys(COSTS, float)) if spent.is_file() else dict.fromkeys(COSTS, 0.0)
+    costs = {cost: round(costs[cost] + getattr(outcome, cost), 1) for cost in COSTS}
     if code < 128:
-        write_json(file, vars(outcome))
+        write_json(file, {**vars(outcome), **costs})
+        spent.unlink(missing_ok=True)
+    else:
+        write_json(spent, costs)
     os._exit(code)  # with no result for submitit, which would make a file of Python's own kind of it
 
 

@@ -22,7 +22,7 @@ from nmt.config.trials import plan
 from nmt.errors import Interrupted, UserError
 from nmt.sweeps.attempts import Outcome
 from nmt.sweeps.drive import sweep
-from nmt.sweeps.slurm import SlurmJobs
+from nmt.sweeps.slurm import SlurmJobs, run_job
 from nmt.verbs import VERBS
 
 SBATCH = r"""#!/bin/bash
@@ -195,6 +195,21 @@ def test_jobs_of_a_search_are_found_again(
         assert "[3/3]" not in shown.err
         assert shown.out.count("left to Slurm as job 7_") == 2
     assert (slurm / "submitted").read_text() == "\n"
+
+
+def test_attempts_that_were_stopped_count_in_what_a_job_has_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queued again, or cancelled and submitted anew; what is told once is not told again."""
+    file = tmp_path / "seed-0.1.json"
+    monkeypatch.setattr("nmt.sweeps.slurm.os._exit", lambda code: None)
+    for code, told in ((138, None), (143, None), (0, (6.0, 3.0)), (0, (2.0, 1.0))):
+        ended = code, Outcome(results={}, seconds=2.0, cpu_seconds=1.0)
+        monkeypatch.setattr("nmt.sweeps.slurm.attempt", lambda *_, ended=ended: ended)
+        file.unlink(missing_ok=True)
+        run_job("train", [], report, 1, file)
+        found = json.loads(file.read_text()) if file.exists() else {}
+        assert (found["seconds"], found["cpu_seconds"]) == told if told else not found
 
 
 def test_what_slurm_refuses_is_one_error(slurm: Path) -> None:
