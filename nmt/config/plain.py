@@ -73,7 +73,7 @@ class UserFiles(FileConfigSource):
             content = parsed(text, references=True)
             if parts[0] == "experiment" and header.get("package") != "_global_":
                 raise UserError("line 1 must be `# @package _global_`: a recipe sets keys of all groups")
-            chosen = dict(_choices(content))
+            chosen = dict(replaced_choices(content))
             for group, choice in chosen.items():
                 self._require_choice(group, choice)
             if header.get("package") == "_global_":
@@ -182,7 +182,7 @@ def _require_choices(node: yaml.Node, defaults: object, text: str) -> None:
             raise UserError(f"{_line(entry)}: a config chooses nothing of Hydra's own; remove this default")
 
 
-def _choices(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def replaced_choices(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the groups whose choices the defaults of a file replace, `override /GROUP: CHOICE`, and these."""
     entries = [one for one in content.get("defaults", ()) if isinstance(one, dict)]
     for key, choice in (pair for entry in entries for pair in entry.items()):

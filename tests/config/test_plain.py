@@ -152,6 +152,24 @@ def test_a_folder_of_one_group_is_not_that_of_all(monkeypatch: pytest.MonkeyPatc
         training("-cd", ".", "experiment=good")
 
 
+def test_all_that_is_wrong_with_a_recipe_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "model: {num_head: 4, dropout: 3}\ntrainer: {max_step: 9}\nseed: ${trainer.max_steps}\n"
+    write("mine/experiment/wrong.yaml", f"{GLOBAL}defaults: [override /schedule: linear, _self_]\n{wrong}")
+    command = ["train", "-cd", "mine", "experiment=wrong", "schedule.final_rate=x"]
+    assert main(command) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: 4 settings cannot be used:",
+        "  - experiment/wrong.yaml: unknown key model.num_head; did you mean model.num_heads?",
+        "  - experiment/wrong.yaml: unknown key trainer.max_step; did you mean trainer.max_steps?",
+        "  - schedule.final_rate must be a number, but is 'x'",
+        "  - experiment/wrong.yaml: model.dropout must be in [0, 1), but is 3.0",
+    ]
+    write("mine/experiment/wrong.yaml", f"{GLOBAL}model: {{name: rnn}}\n")
+    assert main([*command, "seed=x"]) == 2
+    assert "there is no" not in (told := capsys.readouterr().err)
+    assert "wrong.yaml: model.name cannot be set by itself: choose with" in told
+
+
 def test_a_choice_may_refer_to_other_keys() -> None:
     write("mine/experiment/good.yaml", f"{GLOBAL}decoding:\n  beam_size: ${{trainer.accumulate}}\n")
     (composed,) = compose(VERBS["train"], ["-cd", "mine", "experiment=good", "trainer.accumulate=3"])
