@@ -53,9 +53,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the names below, for type checkers
+    from nmt.data.augment.translation_memory import TranslationMemory as TranslationMemory
     from nmt.data.parallel_text import ParallelText as ParallelText
-    from nmt.data.tokenizer import Tokenizer as Tokenizer
-    from nmt.data.translation_memory import TranslationMemory as TranslationMemory
+    from nmt.data.tokens.tokenizer import Tokenizer as Tokenizer
     from nmt.decoding.configs import BeamConfig as BeamConfig
     from nmt.decoding.configs import DecodingConfig as DecodingConfig
     from nmt.decoding.configs import SamplingConfig as SamplingConfig
@@ -84,9 +84,9 @@ _HOME = {
     "ParallelText": "data.parallel_text",
     "Run": "runs.opened",
     "SamplingConfig": "decoding.configs",
-    "Tokenizer": "data.tokenizer",
+    "Tokenizer": "data.tokens.tokenizer",
     "TrainingStopped": "errors",
-    "TranslationMemory": "data.translation_memory",
+    "TranslationMemory": "data.augment.translation_memory",
     "TranslationModel": "models.base",
     "UserError": "errors",
     "build_model": "models",

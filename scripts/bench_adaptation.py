@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nmt import Run, ensemble_of, open_run
-from nmt.data.inline_tags import TAG
-from nmt.data.lexicon import WORD, WordLexicon
+from nmt.data.augment.lexicon import WORD, WordLexicon
 from nmt.data.parallel_text import ParallelText
+from nmt.data.text.inline_tags import TAG
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Request
 from nmt.models.configs import EnsembleConfig, Mean

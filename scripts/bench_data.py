@@ -36,27 +36,27 @@ from sentencepiece import SentencePieceProcessor
 from nmt import runtime
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data.batching import Plan, collate, plan_epoch
-from nmt.data.blocks import epochs_of
-from nmt.data.bundled_data import DemoData
-from nmt.data.configs import DataConfig
-from nmt.data.encode import FILES, opened
-from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
-from nmt.data.examples import SentencePairs
-from nmt.data.files import FilesData
-from nmt.data.filtering import chains
-from nmt.data.filters import filter_pairs
-from nmt.data.parallel_text import Split
-from nmt.data.shards import write_starts
-from nmt.data.sources import load, stream
-from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.data.training_split import (
+from nmt.data.batches.batching import Plan, collate, plan_epoch
+from nmt.data.batches.blocks import epochs_of
+from nmt.data.batches.encode import FILES, opened
+from nmt.data.batches.examples import SentencePairs
+from nmt.data.batches.shards import write_starts
+from nmt.data.batches.training_split import (
     PairsOfEpoch,
     TrainingData,
     TrainingText,
     scan,
     train_tokenizer,
 )
+from nmt.data.cleaning.filtering import chains
+from nmt.data.cleaning.filters import filter_pairs
+from nmt.data.configs import DataConfig
+from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
+from nmt.data.parallel_text import Split
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.sources import load, stream
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.disk_cache import cache_dir
 from nmt.distributed import ALONE
 from nmt.runs.directory import RunDirectory

@@ -53,7 +53,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TranslateConfig
 from nmt.data.parallel_text import Split
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer_training import TokenizerKind
+from nmt.data.tokens.tokenizer_training import TokenizerKind
 from nmt.errors import UserError
 from nmt.exchange.configs import ExportConfig, Format, Quantization
 from nmt.exchange.export import export as export_folder

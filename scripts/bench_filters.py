@@ -6,10 +6,11 @@
 
 MULTI30K holds train.jsonl, val.jsonl and test.jsonl with `en` and `de`; MULTI30K_FR the same captions with
 `fr`. A level is the percentage of the training pairs that are damaged; validation and test stay clean. The
-kinds of damage are not those that the classifier is trained on (`nmt.data.damage`), but for shifted lines,
-which come in rows. The classifier, and the model whose cross-entropy is a filter, are trained on the damaged
-pairs themselves, as a user would have to. Cross-entropy keeps as many pairs as are true, a number that a user
-would have to guess; the classifier keeps what it finds more probably aligned than not, and knows no number.
+kinds of damage are not those that the classifier is trained on (`nmt.data.augment.damage`), but for shifted
+lines, which come in rows. The classifier, and the model whose cross-entropy is a filter, are trained on the
+damaged pairs themselves, as a user would have to. Cross-entropy keeps as many pairs as are true, a number
+that a user would have to guess; the classifier keeps what it finds more probably aligned than not, and knows
+no number.
 
 A cell is one line of FOLDER/results.jsonl, and the same command again skips the cells that are there. Every
 process has one thread; `--updates` is the length of the trainings of translation models.
@@ -33,9 +34,9 @@ import benchmarking
 import numpy as np
 
 from nmt import open_run
+from nmt.data.augment.damage import ALIGNED
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.configs import DataConfig
-from nmt.data.damage import ALIGNED
-from nmt.data.filters import filter_pairs
 from nmt.data.parallel_text import ParallelText
 from nmt.runs.pair_classifier import label_probabilities
 

@@ -365,7 +365,7 @@ def run_search(row: Record) -> Record:
     import torch
 
     from nmt import runtime
-    from nmt.data.batching import pad, plan_in_order
+    from nmt.data.batches.batching import pad, plan_in_order
     from nmt.decoding import decode
     from nmt.decoding.translate import evaluating, in_precision
     from nmt.runs.opened import initial_model

@@ -46,10 +46,10 @@ from benchmarking import (
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data.batching import Plan, plan_epoch
+from nmt.data.batches.batching import Plan, plan_epoch
+from nmt.data.batches.training_split import train_tokenizer, training_text
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import train_tokenizer, training_text
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.disk_cache import cache_dir
 from nmt.errors import warn
 from nmt.models.configs import TransformerConfig

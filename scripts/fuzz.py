@@ -43,11 +43,11 @@ import torch
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.config.stored import load_config
-from nmt.data.bundled_data import DemoData
-from nmt.data.files import FilesData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.sources import load
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import NmtError
 from nmt.runs.opening import open_run
 from nmt.training.checkpoint import CheckpointStore

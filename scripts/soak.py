@@ -39,9 +39,9 @@ import torch
 import torch.utils.tensorboard
 
 from nmt import cli, kernels
-from nmt.data.bundled_data import DemoData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import load
 from nmt.runs import train
 
 STEPS = 60

@@ -52,17 +52,20 @@ def place(path: Path, line: int) -> str:
 
 def module_map() -> list[str]:
     """Return the modules in import order, as `models.base`, by the lists of the package and its rooms."""
-    order = []
-    for row in rows(nmt.__doc__):
-        room = row.removesuffix("/")
-        if room == row:
-            order.append(room)
-            continue
-        modules = rows(ast.get_docstring(tree(FILES[room]), clean=False))
-        order += [f"{room}.{name}" for name in modules if name != "__init__"]
-        position = modules.index("__init__") if "__init__" in modules else 0
-        order.insert(len(order) - len(set(modules) - {"__init__"}) + position, room)
-    return order
+    return list(listed(rows(nmt.__doc__), ""))
+
+
+def listed(names: list[str], room: str) -> Iterator[str]:
+    """Yield the modules of a list of modules and rooms, a room where its list says `__init__`, or first."""
+    for row in names:
+        name = f"{room}.{row}".strip("./")
+        if row == "__init__":
+            yield room
+        elif row.endswith("/"):
+            inside = rows(ast.get_docstring(tree(FILES[name]), clean=False))
+            yield from listed(inside if "__init__" in inside else ["__init__", *inside], name)
+        else:
+            yield name
 
 
 def imported_modules(path: Path) -> Iterator[tuple[int, str]]:

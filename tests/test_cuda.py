@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from nmt import runtime
-from nmt.data.batching import collate
+from nmt.data.batches.batching import collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.decoding import graph_search as graphs
 from nmt.decoding.beam_search import beam_search

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from nmt.data.bundled_data import BUNDLED, DemoData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import BUNDLED, DemoData
+from nmt.data.reading.sources import load
 from scripts import demo_corpus as demo
 from scripts.demo_corpus import Pair, compose, generate, split_words
 from scripts.demo_corpus import lexicon as lex

@@ -22,17 +22,17 @@ import torch
 import torch.distributed as dist
 
 from nmt import cli, distributed, kernels
-from nmt.data import encode
-from nmt.data.batching import Batch, collate
-from nmt.data.bundled_data import DemoData
-from nmt.data.encode import EncodingOptions, LineEncoder, encode_together
+from nmt.data.batches import encode
+from nmt.data.batches.batching import Batch, collate
+from nmt.data.batches.encode import EncodingOptions, LineEncoder, encode_together
+from nmt.data.batches.examples import SentencePairs
+from nmt.data.batches.streaming import closed
+from nmt.data.batches.training_split import streamed
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.examples import SentencePairs
 from nmt.data.parallel_text import PairStream, ParallelText
-from nmt.data.streaming import closed
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import streamed
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.evaluate import validation_values
 from nmt.decoding.translate import translate

@@ -179,7 +179,7 @@ def test_a_signal_that_arrives_twice_is_one_request(tmp_path: Path) -> None:
 TOKENIZER = """
 import random
 from nmt import signals
-from nmt.data.tokenizer_training import TokenizerConfig, train_model
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, train_model
 rng = random.Random(1)
 words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 9))) for _ in range(20_000)]
 lines = [" ".join(rng.choices(words, k=12)) for _ in range(160_000)]

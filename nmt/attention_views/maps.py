@@ -17,8 +17,8 @@ import torch
 
 from nmt.attention_views.alignment import Weights, mean_weights
 from nmt.attention_views.table import weights_table
-from nmt.data.batching import pad
-from nmt.data.tokenizer import BOS, EOS, Piece, Tokenizer
+from nmt.data.batches.batching import pad
+from nmt.data.tokens.tokenizer import BOS, EOS, Piece, Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.translate import (

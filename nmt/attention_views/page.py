@@ -20,7 +20,7 @@ import numpy as np
 
 from nmt.attention_views.alignment import Weights
 from nmt.attention_views.maps import SentenceMaps
-from nmt.data.tokenizer import Piece
+from nmt.data.tokens.tokenizer import Piece
 from nmt.pages import page_with
 
 TEMPLATE = Path(__file__).with_name("page.html")

@@ -20,8 +20,8 @@ from nmt.comparison.differences import shown
 from nmt.comparison.record import MARKS, SPLITS, RunRecord, find_runs, read_run
 from nmt.config.spelling import shell_word
 from nmt.data.documents import current_of_each
-from nmt.data.lines import is_cut, read_lines
 from nmt.data.parallel_text import MAX_LINE_CHARS
+from nmt.data.reading.lines import is_cut, read_lines
 from nmt.decoding.label_scores import with_metric
 from nmt.errors import Log, UserError, suggest
 from nmt.files import NUMBER, OUTPUTS, digest_of_lines, read_json

@@ -27,12 +27,12 @@ from nmt.config.spelling import spelled
 from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUse
 from nmt.data import filter_table
 from nmt.data.configs import DataConfig, directions
-from nmt.data.files import missing_splits
 from nmt.data.filter_table import DuplicatesConfig
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.parallel_text import Split
-from nmt.data.sources import set_configs
-from nmt.data.tokenizer_training import TagSide, TokenizerKind, prepare_lines
+from nmt.data.reading.files import missing_splits
+from nmt.data.reading.sources import set_configs
+from nmt.data.tokens.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.metrics import MACRO, SCORERS, of_another_task, over_languages
 from nmt.errors import Problems, suggest

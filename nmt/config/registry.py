@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from nmt.data.sources import SOURCES
+from nmt.data.reading.sources import SOURCES
 from nmt.decoding.configs import STRATEGIES
 from nmt.models.configs import MODELS
 from nmt.training.adaptation_table import ADAPTATIONS

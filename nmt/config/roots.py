@@ -23,11 +23,11 @@ from nmt.checks import Texts, at_least, not_negative, within
 from nmt.config.explain import explained, is_missing
 from nmt.config.limits import excesses
 from nmt.config.starting import InitConfig
-from nmt.data.compression import without_suffix
 from nmt.data.configs import DataConfig
 from nmt.data.modifiers import LEAST_LIKENESS
-from nmt.data.sources import open_group, set_configs
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.reading.compression import without_suffix
+from nmt.data.reading.sources import open_group, set_configs
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.decoding.configs import STRATEGIES, DecodingConfig, GlossaryUse, ScoringConfig
 from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest

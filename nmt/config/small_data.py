@@ -25,11 +25,12 @@ from nmt.config.overrides import config_dir
 from nmt.config.plain import read_plain
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.schemas import copied
-from nmt.data import casing, census
-from nmt.data.census import Census, SideCensus
-from nmt.data.filters import all_lines, filter_of
+from nmt.data.cleaning import census
+from nmt.data.cleaning.census import Census, SideCensus
+from nmt.data.cleaning.filters import all_lines, filter_of
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer_training import COUNTED, Case, Normalization, TokenizerConfig, TokenizerKind
+from nmt.data.text import casing
+from nmt.data.tokens.tokenizer_training import COUNTED, Case, Normalization, TokenizerConfig, TokenizerKind
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError
 from nmt.models.configs import TransformerConfig

@@ -1,7 +1,7 @@
 """The config fields that all sources of pairs share, and those of sources that read columns.
 
-Knows neither files nor datasets: `nmt.data.files` and `nmt.data.hub` read pairs, and `nmt.data.sources`
-chooses between them.
+Knows neither files nor datasets: modules of `nmt.data.reading` read pairs, and `sources` there chooses
+between them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of filters of training pairs: rows of data.filters.
 
-A row is a config and the name of its code, a function in `nmt.data.pair_filters` or in a module of its own;
-that module says what it is given. Imports no code: tables cost nothing until pairs are filtered.
+A row is a config and the name of its code, a function in `nmt.data.cleaning.pair_filters` or in a module of
+its own; that module says what it is given. Imports no code: tables cost nothing until pairs are filtered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nmt.loading import Code
 
 
 class Unit(Enum):
-    """What lengths count; `nmt.data.words.counted_words` says what counts as a word."""
+    """What lengths count; `nmt.data.text.words.counted_words` says what counts as a word."""
 
     characters = "characters"
     words = "words"
@@ -415,24 +415,24 @@ class FilterRow(NamedTuple):
 
 UNICODE, NORMALISED = ("unicodedata",), ("regex", "unicodedata")
 
+_CODE = "nmt.data.cleaning.pair_filters"
+
 FILTERS: dict[str, FilterRow] = {
-    "length": FilterRow(LengthConfig, "nmt.data.pair_filters.length", libraries=UNICODE),
-    "ratio": FilterRow(RatioConfig, "nmt.data.pair_filters.ratio", libraries=UNICODE),
-    "word_length": FilterRow(WordLengthConfig, "nmt.data.pair_filters.word_length", libraries=UNICODE),
-    "characters": FilterRow(CharactersConfig, "nmt.data.pair_filters.characters", libraries=UNICODE),
-    "script": FilterRow(ScriptConfig, "nmt.data.pair_filters.script", libraries=UNICODE),
-    "language": FilterRow(LanguageConfig, "nmt.data.pair_filters.language", extra="language"),
-    "identical": FilterRow(IdenticalConfig, "nmt.data.pair_filters.identical", libraries=NORMALISED),
-    "numbers": FilterRow(NumbersConfig, "nmt.data.pair_filters.numbers", libraries=UNICODE),
-    "regex": FilterRow(RegexConfig, "nmt.data.pair_filters.regex", libraries=("regex",)),
-    "duplicates": FilterRow(
-        DuplicatesConfig, "nmt.data.pair_filters.duplicates", streams=False, libraries=NORMALISED
-    ),
-    "overlap": FilterRow(OverlapConfig, "nmt.data.pair_filters.overlap", libraries=NORMALISED),
-    "scores": FilterRow(ScoresConfig, "nmt.data.pair_filters.scores", streams=False),
-    "cross_entropy": FilterRow(CrossEntropyConfig, "nmt.data.pair_filters.cross_entropy", streams=False),
-    "classifier": FilterRow(ClassifierConfig, "nmt.data.pair_filters.classifier", streams=False),
-    "opuscleaner": FilterRow(OpusCleanerConfig, "nmt.data.opuscleaner.expanded"),
+    "length": FilterRow(LengthConfig, f"{_CODE}.length", libraries=UNICODE),
+    "ratio": FilterRow(RatioConfig, f"{_CODE}.ratio", libraries=UNICODE),
+    "word_length": FilterRow(WordLengthConfig, f"{_CODE}.word_length", libraries=UNICODE),
+    "characters": FilterRow(CharactersConfig, f"{_CODE}.characters", libraries=UNICODE),
+    "script": FilterRow(ScriptConfig, f"{_CODE}.script", libraries=UNICODE),
+    "language": FilterRow(LanguageConfig, f"{_CODE}.language", extra="language"),
+    "identical": FilterRow(IdenticalConfig, f"{_CODE}.identical", libraries=NORMALISED),
+    "numbers": FilterRow(NumbersConfig, f"{_CODE}.numbers", libraries=UNICODE),
+    "regex": FilterRow(RegexConfig, f"{_CODE}.regex", libraries=("regex",)),
+    "duplicates": FilterRow(DuplicatesConfig, f"{_CODE}.duplicates", streams=False, libraries=NORMALISED),
+    "overlap": FilterRow(OverlapConfig, f"{_CODE}.overlap", libraries=NORMALISED),
+    "scores": FilterRow(ScoresConfig, f"{_CODE}.scores", streams=False),
+    "cross_entropy": FilterRow(CrossEntropyConfig, f"{_CODE}.cross_entropy", streams=False),
+    "classifier": FilterRow(ClassifierConfig, f"{_CODE}.classifier", streams=False),
+    "opuscleaner": FilterRow(OpusCleanerConfig, "nmt.data.cleaning.opuscleaner.expanded"),
 }
 
 

@@ -1,7 +1,7 @@
 """The table of fixers, which repair the text of training pairs: rows of data.fixers.
 
-A row is the name of its code, a function in `nmt.data.fixers`. Imports no code: tables cost nothing until
-pairs are repaired.
+A row is the name of its code, a function in `nmt.data.text.fixers`. Imports no code: tables cost nothing
+until pairs are repaired.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class FixerRow(NamedTuple):
 
 
 FIXERS: dict[str, FixerRow] = {
-    "mojibake": FixerRow("nmt.data.fixers.mojibake", extra="mojibake"),
-    "html_entities": FixerRow("nmt.data.fixers.html_entities"),
-    "html_tags": FixerRow("nmt.data.fixers.html_tags"),
-    "invisible": FixerRow("nmt.data.fixers.invisible"),
-    "nfc": FixerRow("nmt.data.fixers.nfc"),
-    "list_marks": FixerRow("nmt.data.fixers.list_marks", needs_pair=True),
-    "spaces": FixerRow("nmt.data.fixers.spaces"),
+    "mojibake": FixerRow("nmt.data.text.fixers.mojibake", extra="mojibake"),
+    "html_entities": FixerRow("nmt.data.text.fixers.html_entities"),
+    "html_tags": FixerRow("nmt.data.text.fixers.html_tags"),
+    "invisible": FixerRow("nmt.data.text.fixers.invisible"),
+    "nfc": FixerRow("nmt.data.text.fixers.nfc"),
+    "list_marks": FixerRow("nmt.data.text.fixers.list_marks", needs_pair=True),
+    "spaces": FixerRow("nmt.data.text.fixers.spaces"),
 }
 """Name of a fixer -> its row, in the order in which most corpora need them."""
 

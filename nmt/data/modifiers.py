@@ -1,7 +1,7 @@
 """The table of modifiers, which change text: rows of data.augment and of the augmented sets of `sets`.
 
-A row is a config and the name of its code, a function in `nmt.data.augmentation` or in a module of its own;
-that module says what it is given. Imports no code: tables cost nothing until a text is modified.
+A row is a config and the name of its code, a function in `nmt.data.augment.augmentation` or in a module of
+its own; that module says what it is given. Imports no code: tables cost nothing until a text is modified.
 """
 
 from __future__ import annotations
@@ -196,17 +196,17 @@ class Modifier(NamedTuple):
 
 
 MODIFIERS: dict[str, Modifier] = {
-    "upper_case": Modifier(UpperCaseConfig, "nmt.data.augmentation.upper_case"),
-    "title_case": Modifier(TitleCaseConfig, "nmt.data.augmentation.title_case"),
-    "lower_case": Modifier(LowerCaseConfig, "nmt.data.augmentation.lower_case"),
-    "typos": Modifier(TyposConfig, "nmt.data.augmentation.typos"),
-    "end_punctuation": Modifier(EndPunctuationConfig, "nmt.data.augmentation.end_punctuation"),
-    "noise": Modifier(NoiseConfig, "nmt.data.augmentation.noise"),
-    "drop_words": Modifier(DropWordsConfig, "nmt.data.word_noise.drop_words"),
-    "mask_words": Modifier(MaskWordsConfig, "nmt.data.word_noise.mask_words"),
-    "shuffle_words": Modifier(ShuffleWordsConfig, "nmt.data.word_noise.shuffle_words"),
-    "terms": Modifier(TermsConfig, "nmt.data.terms.terms"),
-    "matches": Modifier(MatchesConfig, "nmt.data.matches.matches"),
+    "upper_case": Modifier(UpperCaseConfig, "nmt.data.augment.augmentation.upper_case"),
+    "title_case": Modifier(TitleCaseConfig, "nmt.data.augment.augmentation.title_case"),
+    "lower_case": Modifier(LowerCaseConfig, "nmt.data.augment.augmentation.lower_case"),
+    "typos": Modifier(TyposConfig, "nmt.data.augment.augmentation.typos"),
+    "end_punctuation": Modifier(EndPunctuationConfig, "nmt.data.augment.augmentation.end_punctuation"),
+    "noise": Modifier(NoiseConfig, "nmt.data.augment.augmentation.noise"),
+    "drop_words": Modifier(DropWordsConfig, "nmt.data.augment.word_noise.drop_words"),
+    "mask_words": Modifier(MaskWordsConfig, "nmt.data.augment.word_noise.mask_words"),
+    "shuffle_words": Modifier(ShuffleWordsConfig, "nmt.data.augment.word_noise.shuffle_words"),
+    "terms": Modifier(TermsConfig, "nmt.data.augment.terms.terms"),
+    "matches": Modifier(MatchesConfig, "nmt.data.augment.matches.matches"),
 }
 
 

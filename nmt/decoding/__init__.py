@@ -52,7 +52,7 @@ from nmt.loading import Code, loaded
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nmt.data.shortlist import PieceIds
+    from nmt.data.tokens.shortlist import PieceIds
     from nmt.decoding.hypotheses import Hypothesis, Wish
     from nmt.models.base import TranslationModel
 

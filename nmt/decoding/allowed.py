@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nmt.data.lines import is_cut, read_lines
 from nmt.data.parallel_text import MAX_LINE_CHARS, stamp_of_files
-from nmt.data.shortlist import PieceIds, Shortlist
+from nmt.data.reading.lines import is_cut, read_lines
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPACE
+from nmt.data.tokens.shortlist import PieceIds, Shortlist
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import SPACE
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.requests import Wishes
 from nmt.errors import Log, UserError, first_of

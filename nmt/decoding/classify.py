@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nmt.data.batching import pad, plan_in_order
+from nmt.data.batches.batching import pad, plan_in_order
 from nmt.data.special_ids import BOS_ID, EOS_ID
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.translate import LESS, evaluating, in_precision, read_sources
 from nmt.distributed import ALONE, World

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nmt.data.batching import pad
+from nmt.data.batches.batching import pad
 from nmt.data.special_ids import BOS_ID
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.errors import UserError

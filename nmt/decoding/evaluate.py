@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.data.documents import current_of_each
-from nmt.data.mixture import language_of_tag, split_tag, without_front
 from nmt.data.parallel_text import ParallelText
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.reading.mixture import language_of_tag, split_tag, without_front
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, ScoringConfig
 from nmt.decoding.forcing import ROWS_AT_ONCE
 from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, means, require_computable

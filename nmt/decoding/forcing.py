@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch, collate
+from nmt.data.batches.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.special_ids import EOS_ID
 from nmt.models.base import TranslationModel

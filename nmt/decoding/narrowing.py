@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.data.shortlist import PieceIds
 from nmt.data.special_ids import EOS_ID, PAD_ID
+from nmt.data.tokens.shortlist import PieceIds
 from nmt.decoding.hypotheses import EDGE, Hypothesis, Wish
 from nmt.models.base import TranslationModel
 from nmt.models.narrowed import narrowed

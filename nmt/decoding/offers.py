@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from nmt.data import files
-from nmt.data.compression import without_suffix
+from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.configs import DataConfig
-from nmt.data.files import FilesData
 from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.data.parallel_text import Split
-from nmt.data.translation_memory import TranslationMemory
+from nmt.data.reading import files
+from nmt.data.reading.compression import without_suffix
+from nmt.data.reading.files import FilesData
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.requests import Glossary, Request
 from nmt.errors import UserError

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from nmt.data.casing import ESCAPE, MARKS, TITLE, UPPER
-from nmt.data.lines import read_lines
+from nmt.data.augment.terms import Span, annotated
 from nmt.data.modifiers import TERM_MARKS
+from nmt.data.reading.lines import read_lines
 from nmt.data.special_ids import EOS_ID, UNK_ID
-from nmt.data.terms import Span, annotated
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPACE
-from nmt.data.words import IN_WORD, is_in_word, is_without_spaces
+from nmt.data.text.casing import ESCAPE, MARKS, TITLE, UPPER
+from nmt.data.text.words import IN_WORD, is_in_word, is_without_spaces
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import SPACE
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.hypotheses import EDGE, Wish
 from nmt.errors import UserError, suggest

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from nmt.data.batching import collate, plan_in_order
+from nmt.data.batches.batching import collate, plan_in_order
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import token_log_probs
 from nmt.decoding.translate import (

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.documents import current
-from nmt.data.mixture import split_front
-from nmt.data.sentences import joined, parts, sentences
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.reading.mixture import split_front
+from nmt.data.text.sentences import joined, parts, sentences
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import LineSplitting
 from nmt.decoding.requests import Request
 from nmt.decoding.translate import CHARS_PER_TOKEN, Translation

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmt.data.batching import pad, plan_in_order
+from nmt.data.batches.batching import pad, plan_in_order
 from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.documents import current
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.pair_filters import normalised
-from nmt.data.scripts import script_of
+from nmt.data.cleaning.pair_filters import normalised
+from nmt.data.text.scripts import script_of
 from nmt.doctor.hashes import Hashes, line_hashes, mixed, powers
 
 MAX_LOOKED = 5_000

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data import repairs, sources
-from nmt.data.augmented import AugmentedData
+from nmt.data.cleaning import repairs
+from nmt.data.cleaning.filtering import chains, chains_without_models, tried
+from nmt.data.cleaning.filters import MIN_UNEVEN_CHARS, FilterReport, filter_of
 from nmt.data.configs import DataConfig
 from nmt.data.documents import without_context
 from nmt.data.filter_table import ModelFilterConfig
-from nmt.data.filtering import chains, chains_without_models, tried
-from nmt.data.filters import MIN_UNEVEN_CHARS, FilterReport, filter_of
 from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText, Split
+from nmt.data.reading import sources
+from nmt.data.reading.augmented import AugmentedData
 from nmt.doctor import characters
 from nmt.doctor.alignment import Alignment, Shift
 from nmt.doctor.characters import BLOCK_LINES, SCRIPTS, LineFacts, facts_of

@@ -10,11 +10,11 @@ import numpy as np
 
 from nmt.config.roots import RecipeConfig
 from nmt.data.configs import DataConfig
-from nmt.data.files import missing_splits
-from nmt.data.label_set import named
 from nmt.data.parallel_text import MAX_LINE_CHARS, Split
-from nmt.data.sources import AlignmentData
-from nmt.data.swapped import are_swapped, way_out
+from nmt.data.reading.files import missing_splits
+from nmt.data.reading.sources import AlignmentData
+from nmt.data.reading.swapped import are_swapped, way_out
+from nmt.data.tokens.label_set import named
 from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
 from nmt.doctor.corpus import FLAGS, LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of

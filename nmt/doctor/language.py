@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from nmt.data.scripts import language_of
+from nmt.data.text.scripts import language_of
 
 MIN_LETTERS = 25
 """Characters from which the language of a line is told."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nmt.data import casing
-from nmt.data.tokenizer_training import Case
+from nmt.data.text import casing
+from nmt.data.tokens.tokenizer_training import Case
 from nmt.errors import TrainingStopped, UserError
 from nmt.exchange import to_ctranslate2, to_huggingface, to_run, to_safetensors
 from nmt.exchange.configs import ExportConfig, Format

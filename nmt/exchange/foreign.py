@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nmt.data.segmenter import Segmenter, processor_of
+from nmt.data.tokens.segmenter import Segmenter, processor_of
 from nmt.errors import UserError
 from nmt.exchange.pickled import Refused, read_weights
 from nmt.files import digest, load_json, misfits

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.data.mixture import tag_of_language
-from nmt.data.segmenter import Segmenter
+from nmt.data.reading.mixture import tag_of_language
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.segmenter import Segmenter
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.exchange.pieces import Numbering, numbering
 from nmt.layers.choices import Activation

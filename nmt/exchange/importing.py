@@ -8,7 +8,7 @@ from typing import Any
 
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
-from nmt.data.bundled_data import NoData
+from nmt.data.reading.bundled_data import NoData
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.architectures import read

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TagSide, TokenizerConfig
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TagSide, TokenizerConfig
 from nmt.errors import UserError, suggest
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (

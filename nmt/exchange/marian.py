@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.mixture import TAG
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.reading.mixture import TAG
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError, suggest
 from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import (

@@ -16,9 +16,9 @@ from nmt import __version__
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
 from nmt.data.configs import SEPARATOR, directions
-from nmt.data.label_set import named
 from nmt.data.parallel_text import one_line
-from nmt.data.tokenizer_training import Case
+from nmt.data.tokens.label_set import named
+from nmt.data.tokens.tokenizer_training import Case
 from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, lost_settings, recorded_scores, transformer_of

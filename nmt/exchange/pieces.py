@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nmt.data.segmenter import UNKNOWN_PENALTY, PieceType, Segmenter
 from nmt.data.special_ids import UNK_ID
-from nmt.data.tokenizer_training import SPACE, SPECIAL_SPELLINGS
+from nmt.data.tokens.segmenter import UNKNOWN_PENALTY, PieceType, Segmenter
+from nmt.data.tokens.tokenizer_training import SPACE, SPECIAL_SPELLINGS
 
 
 def renumbered(segmenter: Segmenter, spellings: Iterable[str], symbols: Iterable[str] = ()) -> bytes:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer_training import SPACE, TagSide, TokenizerKind
+from nmt.data.tokens.tokenizer_training import SPACE, TagSide, TokenizerKind
 from nmt.errors import UserError
 from nmt.exchange import to_ctranslate2
 from nmt.exchange.configs import ExportConfig, Format

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nmt.config.roots import Task
 from nmt.data.configs import domain_tag
-from nmt.data.tokenizer_training import SPACE, Case, TagSide, TokenizerKind, symbol_pattern
+from nmt.data.tokens.tokenizer_training import SPACE, Case, TagSide, TokenizerKind, symbol_pattern
 from nmt.exchange.shared import SOURCE, TARGET, beam_search_of
 from nmt.runs.opened import Run
 

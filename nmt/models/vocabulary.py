@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Embedding):
 
 
 class FactoredEmbedding(TokenEmbedding):
-    """The table of a source whose ids hold the values of factors, as `nmt.data.source_factors` packs them.
+    """The table of a source whose ids hold values of factors, as `nmt.data.text.source_factors` packs them.
 
     The vectors of the values are added to that of the token, or concatenated with it and mapped to D.
     """

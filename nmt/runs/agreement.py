@@ -10,8 +10,8 @@ from pathlib import Path
 from torch import Tensor
 
 from nmt.config.roots import Task
-from nmt.data.piece_models import piece_model
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.piece_models import piece_model
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError, warn
 from nmt.runs.task import TrainedModel
 

@@ -10,7 +10,7 @@ import dataclasses
 
 from nmt.data.configs import DataConfig, domain_tag
 from nmt.data.documents import composed
-from nmt.data.mixture import in_domain, require_domain, tagged
+from nmt.data.reading.mixture import in_domain, require_domain, tagged
 from nmt.decoding.requests import Request
 from nmt.errors import UserError, suggest
 

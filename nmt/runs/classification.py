@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nmt.config.roots import TrainConfig
-from nmt.data.encode import EncodingOptions, encode_pairs
+from nmt.data.batches.encode import EncodingOptions, encode_pairs
+from nmt.data.batches.examples import LabelledTexts
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.examples import LabelledTexts
-from nmt.data.filters import FilterReport
-from nmt.data.label_set import require_known
 from nmt.data.parallel_text import ParallelText
+from nmt.data.tokens.label_set import require_known
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, score_text

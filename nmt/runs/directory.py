@@ -31,12 +31,12 @@ from nmt.config.roots import TrainConfig, epoch_size, with_batch_tokens, with_ep
 from nmt.config.spelling import shell_word
 from nmt.config.stored import difference, load_config, may_change, refuse_difference, save_config
 from nmt.containment import require_contained
+from nmt.data.batches.training_split import TrainingText
 from nmt.data.configs import DataConfig
-from nmt.data.lines import is_cut
 from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText, Split
-from nmt.data.sources import MAX_SCORED_BYTES
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import TrainingText
+from nmt.data.reading.lines import is_cut
+from nmt.data.reading.sources import MAX_SCORED_BYTES
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.label_scores import are_details
 from nmt.errors import UserError, suggest, warn
 from nmt.files import (

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.config.starting import OF_WORDS, InitConfig
-from nmt.data.lines import open_bytes, require_file
+from nmt.data.reading.lines import open_bytes, require_file
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPACE
-from nmt.data.word_vectors import Vectors, read_vectors
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import SPACE
+from nmt.data.tokens.word_vectors import Vectors, read_vectors
 from nmt.errors import Log, Problems, UserError
 from nmt.files import path_of
 from nmt.models.base import TranslationModel

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from nmt.config.roots import TrainConfig
-from nmt.data import sources
-from nmt.data.augmented import AugmentedData
 from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
+from nmt.data.reading import sources
+from nmt.data.reading.augmented import AugmentedData
 from nmt.errors import UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.tasks import TASKS

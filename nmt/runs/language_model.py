@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from nmt.config.roots import TrainConfig
-from nmt.data.encode import encode_pairs
+from nmt.data.batches.encode import encode_pairs
+from nmt.data.batches.examples import TextWindows
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs, windows
-from nmt.data.examples import TextWindows
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.sampling import continuation, draw_lines

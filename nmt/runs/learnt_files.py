@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nmt.config.roots import TrainConfig
 from nmt.config.starting import OF_WORDS
-from nmt.data.lines import open_bytes, require_file
+from nmt.data.reading.lines import open_bytes, require_file
 from nmt.errors import Problems, UserError
 from nmt.files import digest_of_stream, path_of, read_json, write_json
 from nmt.runs.directory import RunDirectory

@@ -1,6 +1,6 @@
 """Inline tags through a translation: taken out of the lines, and put back where attention says.
 
-The text is that of `nmt.data.inline_tags`, the weights are those of cross-attention between a line and its
+The text is that of `nmt.data.text`, the weights are those of cross-attention between a line and its
 translation, by one more pass for the lines that have tags alone. A model without such weights gets tags by
 position.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from nmt.attention_views.alignment import mean_weights
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
-from nmt.data.inline_tags import TaggedLine, Weights, by_position, unit_weights, units
+from nmt.data.text.inline_tags import TaggedLine, Weights, by_position, unit_weights, units
 from nmt.decoding.requests import Request
 from nmt.decoding.translate import Translation, beginnings, longest_source
 from nmt.errors import Log, first_of

@@ -2,7 +2,7 @@
 
 Alignments are of words, and are mapped to the pieces of each batch, whose segmentation may differ from epoch
 to epoch. They come from a file, or from the lexicon of the training data: links that are best in both
-directions of IBM model 1 with a diagonal prior (`nmt.data.lexicon`).
+directions of IBM model 1 with a diagonal prior (`nmt.data.augment.lexicon`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from nmt.config.roots import TrainConfig
-from nmt.data import sources
-from nmt.data.batching import Batch
-from nmt.data.examples import lexicon_of
-from nmt.data.lexicon import WORD, Links
-from nmt.data.lines import read_lines
+from nmt.data.augment.lexicon import WORD, Links
+from nmt.data.batches.batching import Batch
+from nmt.data.batches.examples import lexicon_of
+from nmt.data.batches.training_split import TrainingData
+from nmt.data.reading import sources
+from nmt.data.reading.lines import read_lines
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerKind
-from nmt.data.training_split import TrainingData
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerKind
 from nmt.decoding.configs import SamplingConfig
 from nmt.decoding.hypotheses import Wish
 from nmt.decoding.metrics import METRICS, SCORERS

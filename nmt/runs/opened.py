@@ -17,15 +17,15 @@ from nmt import runtime
 from nmt.attention_views.maps import SentenceMaps, attend, attend_labels
 from nmt.config.roots import Task, TrainConfig, search_with
 from nmt.config.spelling import shell_word
+from nmt.data.augment.matches import with_match
+from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.configs import SEPARATOR, domain_tag
 from nmt.data.documents import current_of_each
-from nmt.data.matches import with_match
-from nmt.data.mixture import in_domain, require_domain, without_front
 from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.source_factors import sizes
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.translation_memory import TranslationMemory
+from nmt.data.reading.mixture import in_domain, require_domain, without_front
+from nmt.data.text.source_factors import sizes
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import (
     GENERATED_TOKENS,

@@ -10,7 +10,7 @@ from nmt import runtime
 from nmt.config.roots import RunConfig, Task
 from nmt.config.spelling import shell_word
 from nmt.config.stored import load_run
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError, warn
 from nmt.models.configs import EnsembleConfig, Mean
 from nmt.models.ensemble import Ensemble, mean_of_weights

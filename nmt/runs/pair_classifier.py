@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from nmt.config.roots import Task
 from nmt.data.configs import SEPARATOR
-from nmt.data.label_set import named
 from nmt.data.parallel_text import ParallelText
-from nmt.data.sources import AlignmentData
+from nmt.data.reading.sources import AlignmentData
+from nmt.data.tokens.label_set import named
 from nmt.errors import UserError, suggest
 from nmt.runs.opened import Run
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from nmt import extras
 from nmt.config.roots import Task, TrainConfig
 from nmt.data import filter_table
-from nmt.data.compression import require_zstandard
 from nmt.data.configs import DataConfig
-from nmt.data.files import FilesData
-from nmt.data.fixers import fixers_of, require_libraries
-from nmt.data.lines import require_file
 from nmt.data.parallel_text import Split
-from nmt.data.ready_tokenizers import require_library
-from nmt.data.sources import set_configs
-from nmt.data.tokenizer_training import require_kept_symbols
+from nmt.data.reading.compression import require_zstandard
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.lines import require_file
+from nmt.data.reading.sources import set_configs
+from nmt.data.text.fixers import fixers_of, require_libraries
+from nmt.data.tokens.ready_tokenizers import require_library
+from nmt.data.tokens.tokenizer_training import require_kept_symbols
 from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
 from nmt.files import path_of

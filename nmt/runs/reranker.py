@@ -17,7 +17,7 @@ import numpy as np
 from nmt.config.roots import Task
 from nmt.data.configs import domain_tag
 from nmt.data.documents import composed, current_of_each
-from nmt.data.mixture import domain_of, without_front
+from nmt.data.reading.mixture import domain_of, without_front
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.requests import Request
 from nmt.decoding.reranking import Floats, chosen

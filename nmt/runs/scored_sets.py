@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nmt.config.roots import TrainConfig
-from nmt.data import sources
 from nmt.data.configs import DataConfig
-from nmt.data.mixture import tagged
 from nmt.data.parallel_text import ParallelText, Split
+from nmt.data.reading import sources
+from nmt.data.reading.mixture import tagged
 from nmt.decoding import DecodingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.errors import Log

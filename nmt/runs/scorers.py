@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from nmt.config.roots import Task
+from nmt.data.cleaning.pair_filters import Scorer, Values
 from nmt.data.filter_table import ClassifierConfig, CrossEntropyConfig, ModelFilterConfig
-from nmt.data.pair_filters import Scorer, Values
 from nmt.data.parallel_text import ParallelText
 from nmt.errors import UserError
 from nmt.runs.checkpoint_names import identify_checkpoint
@@ -28,7 +28,7 @@ from nmt.runtime_config import RuntimeConfig
 
 @dataclass(frozen=True)
 class RunScorers:
-    """The access of filters to trained models; `nmt.data.pair_filters.ModelScorers` says what it is for."""
+    """The access of filters to trained models; `ModelScorers` of `nmt.data.cleaning` says what it is for."""
 
     runtime: RuntimeConfig
 

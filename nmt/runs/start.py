@@ -1,7 +1,7 @@
 """The start of a training from the model of another run: its tokenizer, its weights, its optimizer.
 
 Once the first checkpoint of the new run is written, the other run is needed no more; init.json of the new one
-says what it was. Rows of the vocabulary's matrices go with their pieces; see `nmt.data.adaptation`.
+says what it was. Rows of the vocabulary's matrices go with their pieces; see `nmt.data.tokens.adaptation`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nmt.config.misfits import way_to_tags
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.starting import OptimizerUse, VocabularyUse, kept, other_shapes, refuse_contradictions
 from nmt.config.stored import load_config, to_plain
-from nmt.data.adaptation import Coverage, Inherited, Origins, coverage, origins
 from nmt.data.configs import directions
 from nmt.data.parallel_text import Split
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.adaptation import Coverage, Inherited, Origins, coverage, origins
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import Log, UserError, first_of, warn
 from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data import pair_filters
+from nmt.data.batches.training_split import CorpusText, digest_of
+from nmt.data.cleaning import pair_filters
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.configs import DataConfig
-from nmt.data.filters import FilterReport
-from nmt.data.lines import read_lines, require_file
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import MixtureData
-from nmt.data.training_split import CorpusText, digest_of
+from nmt.data.reading.lines import read_lines, require_file
+from nmt.data.reading.sources import MixtureData
 from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
 from nmt.files import path_of, write_lines, written_atomically

@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 
 from nmt.config.roots import TrainConfig
+from nmt.data.batches.training_split import Examples
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.training_split import Examples
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE, World

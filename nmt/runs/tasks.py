@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nmt.config.roots import Task
-from nmt.data.batching import collate, plan_in_order
+from nmt.data.batches.batching import collate, plan_in_order
 from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.configs import DecodingConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import load_run
 from nmt.data.configs import directions
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import Problems, UserError
 from nmt.files import read_json, write_json
 from nmt.models.base import TranslationModel

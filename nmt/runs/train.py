@@ -23,9 +23,9 @@ from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, with_batch_tokens, with_decoding, with_epoch_size
 from nmt.config.spelling import shell_word
 from nmt.config.stored import to_plain
+from nmt.data.batches.streaming import closed
+from nmt.data.batches.training_split import Examples, TrainingData
 from nmt.data.parallel_text import Split
-from nmt.data.streaming import closed
-from nmt.data.training_split import Examples, TrainingData
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines
 from nmt.decoding.metrics import higher_is_better, language_lines, score_line

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, epoch_size, lengths_with_units
-from nmt.data import training_split
-from nmt.data.batching import plan_epoch
-from nmt.data.streaming import closed
-from nmt.data.training_split import Examples, RunFiles, TrainingData
+from nmt.data.batches import training_split
+from nmt.data.batches.batching import plan_epoch
+from nmt.data.batches.streaming import closed
+from nmt.data.batches.training_split import Examples, RunFiles, TrainingData
 from nmt.errors import Log
 from nmt.runs.scorers import RunScorers
 from nmt.runs.start import Start
@@ -21,7 +21,7 @@ def prepare(
 ) -> TrainingData:
     """Prepare the data of a training: the tokenizer is that of `start`, or a new one.
 
-    `examples` are those of the task, unless others are given. See `nmt.data.training_split.prepare`.
+    `examples` are those of the task, unless others are given. See `nmt.data.batches.training_split.prepare`.
     """
     return training_split.prepare(
         cfg.data,

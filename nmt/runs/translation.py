@@ -9,10 +9,10 @@ from nmt.attention_views.alignment import mean_weights
 from nmt.attention_views.maps import attend_pairs
 from nmt.attention_views.views import is_readable
 from nmt.config.roots import TrainConfig
-from nmt.data.encode import EncodingOptions, encode_pairs
+from nmt.data.batches.encode import EncodingOptions, encode_pairs
+from nmt.data.batches.examples import SentencePairs
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.examples import SentencePairs
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, evaluate_text

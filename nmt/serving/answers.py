@@ -18,9 +18,9 @@ from nmt.attention_views.alignment import Weights, mean_weights, word_indices, w
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
 from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.documents import current
-from nmt.data.mixture import split_front
+from nmt.data.reading.mixture import split_front
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Piece
+from nmt.data.tokens.tokenizer import Piece
 from nmt.decoding import DecodingConfig
 from nmt.decoding.offers import NO_OFFERS, Offers
 from nmt.decoding.requests import Request, Wishes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmt.data.configs import SEPARATOR
-from nmt.data.mixture import require_domain
+from nmt.data.reading.mixture import require_domain
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
 from nmt.serving.answers import Question

@@ -12,7 +12,7 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from nmt.attention_views.maps import empty_maps
 from nmt.data.documents import PreviousLines
-from nmt.data.sentences import joined
+from nmt.data.text.sentences import joined
 from nmt.decoding import DecodingConfig
 from nmt.decoding.configs import LineSplitting
 from nmt.decoding.offers import NO_OFFERS, Offers, read_memory

@@ -15,7 +15,7 @@ from nmt.config.stored import load_run
 from nmt.config.sweeps import Direction, direction_of
 from nmt.config.trials import Sweep
 from nmt.data.parallel_text import Split
-from nmt.data.sources import has_split, set_configs
+from nmt.data.reading.sources import has_split, set_configs
 from nmt.decoding.metrics import MACRO, METRICS, default_best, higher_is_better, over_languages
 from nmt.errors import UserError, suggest
 from nmt.sweeps.records import Record, curve

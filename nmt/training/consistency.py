@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.layers.loss import PassFactors
 from nmt.training.objective import LossModule, Objective, cut
 from nmt.training.objective_configs import CrossEntropyConfig, Teacher

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.training.objective import LossModule, Objective, OpenModel, cut, taught_by
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Indices, Plan, collate, dealt
+from nmt.data.batches.batching import Indices, Plan, collate, dealt
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, Recorder
 from nmt.models.base import TranslationModel

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nmt.data.batching import Indices
+from nmt.data.batches.batching import Indices
 from nmt.data.encoded_pairs import EncodedPairs
 
 PARTS = (1, 2, 4, 8)

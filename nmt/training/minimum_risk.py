@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch, pad
+from nmt.data.batches.batching import Batch, pad
 from nmt.data.special_ids import BOS_ID, PAD_ID
 from nmt.training.objective import LossModule, Objective, cut
 

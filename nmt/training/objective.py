@@ -27,7 +27,7 @@ from torch.fx.experimental import _config as symbolic_shapes
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.layers.attention import Recorder, recorded_with_gradients
 from nmt.layers.loss import PassFactors, projected_agreement, projected_imitation, projected_nll
 from nmt.models.base import TranslationModel

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt import kernels
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
 from nmt.runtime import part_of, resolve_precision, whole

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from nmt.data.batching import Indices, collate
+from nmt.data.batches.batching import Indices, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import seed_everything

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import torch
 
-from nmt.data.batching import Indices, Plan, plan_epoch
+from nmt.data.batches.batching import Indices, Plan, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, TrainingStopped, UserError, warn

@@ -11,8 +11,8 @@ from nmt.attention_views.maps import empty_maps
 from nmt.attention_views.views import require_maps, write_views
 from nmt.config.composed import Composed
 from nmt.config.roots import Task
-from nmt.data.lines import decoded
 from nmt.data.parallel_text import one_line
+from nmt.data.reading.lines import decoded
 from nmt.runs.opening import open_runs
 from nmt.verbs.configs import AttentionVerbConfig
 

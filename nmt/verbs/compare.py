@@ -44,8 +44,8 @@ def _training_words(run: Path) -> dict[str, int]:
     """Return how often each word of the source side is in the training data of a run."""
     from nmt.comparison.breakdown import word_counts
     from nmt.config.stored import load_config
-    from nmt.data import sources
     from nmt.data.parallel_text import Split
+    from nmt.data.reading import sources
 
     cfg = load_config(run / "config.yaml")
     stream = sources.stream(cfg.data, Split.train)

@@ -27,8 +27,8 @@ from nmt.config.roots import (
     keys_below,
     require_checkpoint,
 )
-from nmt.data import mixture, sources
 from nmt.data.configs import DataConfig
+from nmt.data.reading import mixture, sources
 from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig, ScoringConfig
 from nmt.decoding.metrics import require_metrics, require_tunable
 from nmt.errors import UserError

@@ -25,13 +25,13 @@ from nmt.config import small_data
 from nmt.config.misfits import in_updates
 from nmt.config.roots import Task, TrainConfig, epoch_size, lengths_with_units, with_epoch_size
 from nmt.config.starting import InitConfig, OptimizerUse
-from nmt.data import census
-from nmt.data.batching import Indices, Plan
+from nmt.data.batches.batching import Indices, Plan
+from nmt.data.batches.streaming import closed
+from nmt.data.cleaning import census
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.excerpt import Excerpt, excerpt
-from nmt.data.filters import filter_pairs
-from nmt.data.streaming import closed
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.reading.excerpt import Excerpt, excerpt
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import tell
 from nmt.models.configs import ModelConfig
 from nmt.runs.checkpoint_names import identify_checkpoint

@@ -25,14 +25,14 @@ from nmt.config.misfits import check
 from nmt.config.roots import Task, TrainConfig, TranslateConfig, keys_below
 from nmt.config.spelling import spelled
 from nmt.config.stored import load_config, load_run, refuse_difference, to_plain
-from nmt.data import sources
+from nmt.data.batches.training_split import evaluation_split, scan, scored_text
+from nmt.data.cleaning.filtering import chains
+from nmt.data.cleaning.filters import FilterReport, filter_pairs
 from nmt.data.configs import DataConfig, directions
-from nmt.data.filtering import chains
-from nmt.data.filters import FilterReport, filter_pairs
-from nmt.data.lines import read_lines
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import MixtureData
-from nmt.data.training_split import evaluation_split, scan, scored_text
+from nmt.data.reading import sources
+from nmt.data.reading.lines import read_lines
+from nmt.data.reading.sources import MixtureData
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import SPLITTING, LineSplitting
 from nmt.disk_cache import cache_dir

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nmt.config.composed import Composed
-from nmt.data.bundled_data import NoData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import has_split, set_configs
+from nmt.data.reading.bundled_data import NoData
+from nmt.data.reading.sources import has_split, set_configs
 from nmt.doctor.configs import DoctorConfig
 from nmt.doctor.corpus import SplitReport, examined
 from nmt.doctor.environment import Fact, environment

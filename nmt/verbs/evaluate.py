@@ -22,8 +22,8 @@ from nmt.config.roots import Task, TrainConfig
 from nmt.config.stored import to_plain
 from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import has_split, like_trained, set_configs
-from nmt.data.testsets import TestsetData
+from nmt.data.reading.sources import has_split, like_trained, set_configs
+from nmt.data.reading.testsets import TestsetData
 from nmt.decoding.confidence import correlations
 from nmt.decoding.evaluate import Scores
 from nmt.decoding.label_scores import confusion_lines

@@ -37,7 +37,7 @@ from rich.progress import Task as LineTask
 from rich.text import Text
 
 from nmt.config.roots import FileConfig
-from nmt.data.lines import decoded
+from nmt.data.reading.lines import decoded
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import Log, NmtError, TrainingStopped, warn
 from nmt.files import path_of

@@ -28,9 +28,9 @@ from typing import Any
 from nmt import extras
 from nmt.config.roots import Shard
 from nmt.containment import require_contained
-from nmt.data.compression import compressing
-from nmt.data.lines import read_lines, require_file
 from nmt.data.parallel_text import stamp_of_files
+from nmt.data.reading.compression import compressing
+from nmt.data.reading.lines import read_lines, require_file
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import InUse, UserError, warn
 from nmt.files import link_first, locked, read_json, write_atomically, write_json, written_atomically

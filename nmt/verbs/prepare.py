@@ -12,7 +12,7 @@ import torch
 
 from nmt.config.composed import Composed
 from nmt.config.roots import TrainConfig
-from nmt.data.filtered_files import files_of
+from nmt.data.cleaning.filtered_files import files_of
 from nmt.data.workers import several_processes
 from nmt.disk_cache import cache_dir, can_be_written, required
 from nmt.errors import Log, UserError

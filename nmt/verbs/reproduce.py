@@ -13,9 +13,9 @@ from nmt.config.composed import Composed
 from nmt.config.misfits import check
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_run
+from nmt.data.batches.training_split import TrainingText
 from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.training_split import TrainingText
 from nmt.errors import UserError, tell
 from nmt.runs.directory import RunDirectory
 from nmt.runs.learnt_files import require_same_files

@@ -21,8 +21,8 @@ from nmt.config.composed import Composed
 from nmt.config.overrides import FROM_RUN
 from nmt.config.stored import load_run, to_plain
 from nmt.data.documents import current_of_each
-from nmt.data.mixture import untagged, without_front
 from nmt.data.parallel_text import ParallelText, Split
+from nmt.data.reading.mixture import untagged, without_front
 from nmt.decoding.configs import SPLITTING, BeamConfig, ScoringConfig
 from nmt.decoding.evaluate import Scores, score_text
 from nmt.decoding.metrics import score_line

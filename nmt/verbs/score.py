@@ -14,8 +14,8 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.config.roots import Task
 from nmt.config.stored import to_plain
-from nmt.data.lines import is_cut
 from nmt.data.parallel_text import MAX_LINE_CHARS
+from nmt.data.reading.lines import is_cut
 from nmt.decoding.score import PairScore
 from nmt.errors import Log, UserError
 from nmt.runs.opened import Run

@@ -11,10 +11,10 @@ from nmt.config.overrides import FROM_RUN
 from nmt.config.roots import Task
 from nmt.config.spelling import shell_word
 from nmt.config.stored import load_config
-from nmt.data import sources
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.shortlist import build_shortlist
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.reading import sources
+from nmt.data.tokens.shortlist import build_shortlist
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.progress import told
 from nmt.runs.directory import RunDirectory

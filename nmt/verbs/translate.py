@@ -13,11 +13,11 @@ from typing import Any
 from nmt.config.composed import Composed
 from nmt.config.roots import Task, TranslateConfig
 from nmt.config.stored import load_config, to_plain
+from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.configs import DataConfig
 from nmt.data.documents import PreviousLines
-from nmt.data.lines import is_cut
 from nmt.data.parallel_text import MAX_LINE_CHARS
-from nmt.data.translation_memory import TranslationMemory
+from nmt.data.reading.lines import is_cut
 from nmt.decoding.configs import GlossaryUse
 from nmt.decoding.offers import Offers, read_memory
 from nmt.decoding.requests import Glossary, Request

@@ -17,4 +17,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(nmt.data.__file__).parent / "bundled")
+    write(Path(nmt.data.__file__).parent / "reading" / "bundled")

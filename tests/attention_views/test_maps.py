@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from nmt.attention_views.maps import BATCH_TOKENS, SentenceMaps, attend, attend_pairs, empty_maps
-from nmt.data.batching import pad
+from nmt.data.batches.batching import pad
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.translate import translate
 from nmt.errors import UserError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nmt.attention_views.alignment import Weights
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.page import TEMPLATE, page, page_data
-from nmt.data.tokenizer import EOS, Piece
+from nmt.data.tokens.tokenizer import EOS, Piece
 from nmt.pages import script_json
 
 HOSTILE = [

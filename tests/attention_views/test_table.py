@@ -6,7 +6,7 @@ import numpy as np
 
 from nmt.attention_views.maps import SentenceMaps
 from nmt.attention_views.table import weights_table
-from nmt.data.tokenizer import EOS, Piece
+from nmt.data.tokens.tokenizer import EOS, Piece
 
 
 def test_each_weight_is_a_cell_and_text_is_escaped() -> None:

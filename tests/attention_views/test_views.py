@@ -15,8 +15,8 @@ from nmt.attention_views.configs import View, ViewsConfig
 from nmt.attention_views.maps import SentenceMaps, attend, empty_maps
 from nmt.attention_views.views import MAX_SHOWN_TOKENS, require_maps, write_views
 from nmt.data.parallel_text import ParallelText
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel

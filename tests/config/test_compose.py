@@ -25,8 +25,8 @@ from nmt.config.schemas import compose_with_hydra, copied, set_up
 from nmt.config.stored import fingerprint, save_config
 from nmt.config.sweeps import MAX_NAME, file_name, sweep_folder
 from nmt.config.trials import plan
-from nmt.data.hub import HubData
 from nmt.data.parallel_text import Split
+from nmt.data.reading.hub import HubData
 from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.errors import UserError
 from nmt.verbs import VERBS

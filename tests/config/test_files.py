@@ -20,7 +20,7 @@ from nmt.config.overrides import config_dir
 from nmt.config.registry import VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import fingerprint, flat, to_plain
-from nmt.data.sources import open_group
+from nmt.data.reading.sources import open_group
 from nmt.verbs import VERBS
 from tests.runs.untrained import untrained
 

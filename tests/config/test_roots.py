@@ -25,9 +25,9 @@ from nmt.config.roots import TrainConfig, TranslateConfig, with_batch_tokens
 from nmt.config.schemas import set_up
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
 from nmt.data.configs import ColumnsConfig, DataConfig
-from nmt.data.files import FilesData
-from nmt.data.hub import HubData
-from nmt.data.sources import SOURCES, MixtureData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.sources import SOURCES, MixtureData
 from nmt.errors import UserError
 from nmt.models.configs import MODELS
 from nmt.training.optimizer_configs import OPTIMIZERS

@@ -32,11 +32,11 @@ from nmt.config.small_data import (
 )
 from nmt.config.stored import fingerprint, load_config
 from nmt.config.trials import plan
-from nmt.data import census
-from nmt.data.census import Census, SideCensus, count
+from nmt.data.cleaning import census
+from nmt.data.cleaning.census import Census, SideCensus, count
 from nmt.data.parallel_text import ParallelText
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.models.configs import TransformerConfig
 from nmt.verbs import VERBS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nmt.data.adaptation import _integer, coverage, extended, origins
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
+from nmt.data.tokens.adaptation import _integer, coverage, extended, origins
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 
 OLD = ["a man rides a bike", "two men ride on the road", "the dog runs on a road", "a dog and a man run"] * 3
 NEW = ["the ministry of economics said", "économics and the ministry", "ministry said 2023, said 2023"] * 3

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from nmt.data import modifiers
-from nmt.data.augmentation import KEYBOARDS, Augmentation
-from nmt.data.bundled_data import DemoData
-from nmt.data.encode import EncodingOptions, LineEncoder
+from nmt.data.augment.augmentation import KEYBOARDS, Augmentation
+from nmt.data.batches.encode import EncodingOptions, LineEncoder
 from nmt.data.modifiers import EMOJI, MODIFIERS, Need
 from nmt.data.parallel_text import ParallelText, concatenated
-from nmt.data.sources import MixtureData
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import MixtureData
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError
 
 SRC = ["The old dog sleeps in a green house.", "Where is the tall tree?", "A cat runs", "Nobody sees it!"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nmt.data.augmented import USUAL, AugmentedData
-from nmt.data.bundled_data import DemoData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import MixtureData, has_split, load, set_configs
+from nmt.data.reading.augmented import USUAL, AugmentedData
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import MixtureData, has_split, load, set_configs
 from nmt.errors import UserError
 
 

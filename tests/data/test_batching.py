@@ -10,8 +10,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nmt.data import batching
-from nmt.data.batching import (
+from nmt.data.batches import batching
+from nmt.data.batches.batching import (
     Batch,
     Indices,
     collate,

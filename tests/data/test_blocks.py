@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data import blocks
-from nmt.data.blocks import epochs_of
+from nmt.data.batches import blocks
+from nmt.data.batches.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, InParts, RaggedIds
 from nmt.errors import TrainingStopped
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.casing import MARKS, marked, restored, restored_parts
+from nmt.data.text.casing import MARKS, marked, restored, restored_parts
 
 ODD = (
     "AaBbßẞſİıiIǅǄǆΣσςﬁﬀⅧⓐⒶKÅµΜμ⇧⇪␟␛\u0301\u0331\u030c\u0308\u0345"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data import census
-from nmt.data.census import Census, SideCensus, count
-from nmt.data.files import FilesData
-from nmt.data.filters import filter_pairs
+from nmt.data.cleaning import census
+from nmt.data.cleaning.census import Census, SideCensus, count
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.parallel_text import ParallelText
+from nmt.data.reading.files import FilesData
 
 
 def of(*lines: str) -> SideCensus:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data import damage
-from nmt.data.damage import ALIGNED, KINDS, MISALIGNED, Block, damaged, labelled, units
+from nmt.data.augment import damage
+from nmt.data.augment.damage import ALIGNED, KINDS, MISALIGNED, Block, damaged, labelled, units
 from nmt.data.parallel_text import PairStream, ParallelText, Split
-from nmt.data.sources import AlignmentData, MixtureData, load, stream
+from nmt.data.reading.sources import AlignmentData, MixtureData, load, stream
 from nmt.errors import UserError
 
 WORDS = ["ein", "großer", "roter", "Hund", "läuft", ",", "springt", "und", "bellt", "laut", "am", "Zaun"]

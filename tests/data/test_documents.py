@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from nmt.data import files, sources
-from nmt.data.bundled_data import DemoData
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.configs import DataConfig
 from nmt.data.documents import composed, current, with_context
-from nmt.data.files import FilesData
-from nmt.data.filters import filter_pairs
-from nmt.data.hub import HubData
 from nmt.data.parallel_text import PairStream, ParallelText, Split
-from nmt.data.sources import MixtureData
+from nmt.data.reading import files, sources
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.sources import MixtureData
 from nmt.errors import UserError
 
 PAIRS = [("a", "A"), ("b", "B"), ("c", "C"), ("", ""), ("d", "D"), ("e", "E")]

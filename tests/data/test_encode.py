@@ -16,14 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data import encode
-from nmt.data.encode import Chunks, EncodingOptions, LineEncoder, encode_pairs, encode_stream, sample_pairs
+from nmt.data.batches import encode
+from nmt.data.batches.encode import (
+    Chunks,
+    EncodingOptions,
+    LineEncoder,
+    encode_pairs,
+    encode_stream,
+    sample_pairs,
+)
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, joined, windows
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.disk_cache import open_entry, required
 from nmt.errors import TrainingStopped, UserError
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from nmt.data import encode
+from nmt.data.batches import encode
+from nmt.data.batches.examples import SentencePairs
+from nmt.data.batches.training_split import CorpusText, TrainingText, digest_of, streamed
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.examples import SentencePairs
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import PairStream, ParallelText
-from nmt.data.sources import MixtureData
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import CorpusText, TrainingText, digest_of, streamed
+from nmt.data.reading.sources import MixtureData
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 
 rng = random.Random(1)
 LINES = ["".join(rng.choices("abc", k=rng.randint(4, 20))) for _ in range(60)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nmt.data import sources
-from nmt.data.bundled_data import DemoData
-from nmt.data.excerpt import excerpt
-from nmt.data.files import FilesData, TextData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import MixtureData
+from nmt.data.reading import sources
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.excerpt import excerpt
+from nmt.data.reading.files import FilesData, TextData
+from nmt.data.reading.sources import MixtureData
 from nmt.files import write_lines
 
 

@@ -23,9 +23,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.files import FilesData, TextData, parting_line, stream, stream_text
-from nmt.data.lines import read_lines
 from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText, Split
+from nmt.data.reading.files import FilesData, TextData, parting_line, stream, stream_text
+from nmt.data.reading.lines import read_lines
 from nmt.errors import UserError
 from nmt.extras import ZSTANDARD
 

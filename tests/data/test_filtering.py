@@ -18,18 +18,18 @@ import datasets
 import numpy as np
 import pytest
 
-from nmt.data import filtering, measuring, pair_filters
+from nmt.data.batches.training_split import CorpusText, scan, streamed
+from nmt.data.cleaning import filtering, measuring, pair_filters
+from nmt.data.cleaning.filtering import Chain, chains
+from nmt.data.cleaning.filters import FilterReport, filter_pairs
+from nmt.data.cleaning.measuring import Measurement
+from nmt.data.cleaning.pair_filters import Context, NumberedText, PairFilter, Values
 from nmt.data.configs import DataConfig
-from nmt.data.files import FilesData
 from nmt.data.filter_table import FilterConfig, parsed
-from nmt.data.filtering import Chain, chains
-from nmt.data.filters import FilterReport, filter_pairs
-from nmt.data.hub import HubData
-from nmt.data.measuring import Measurement
-from nmt.data.pair_filters import Context, NumberedText, PairFilter, Values
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import MixtureData, stream, training_streams
-from nmt.data.training_split import CorpusText, scan, streamed
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.sources import MixtureData, stream, training_streams
 from nmt.data.workers import several_processes
 from nmt.errors import UserError
 
@@ -341,7 +341,7 @@ def dataset(folder: Path, scores: list[Any], **more: Any) -> HubData:
 
 
 def test_scores_may_be_a_column_of_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.hub.CHUNK_PAIRS", 2)
+    monkeypatch.setattr("nmt.data.reading.hub.CHUNK_PAIRS", 2)
     row = {"name": "scores", "column": "quality.laser", "min": -1}
     cfg = dataset(tmp_path / "corpus", [0.5, -1.5, -1.0, 2.5, 7.0, -3.0, 0.0], filters=[row])
     assert pairs(scanned(cfg, tmp_path / "cache")) == [f"dog {i}\tHund {i}" for i in (0, 2, 0, 1, 0)]

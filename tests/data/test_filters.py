@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.bundled_data import DemoData
-from nmt.data.filters import FilterReport, TrainTestOverlap, filter_pairs
+from nmt.data.cleaning.filters import FilterReport, TrainTestOverlap, filter_pairs
 from nmt.data.parallel_text import ParallelText
-from nmt.data.sources import MixtureData
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import MixtureData
 
 TEXT = st.text(st.sampled_from("ab \t\u00a0"), max_size=60)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=30)

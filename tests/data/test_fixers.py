@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nmt import extras
-from nmt.data import fixers
 from nmt.data.fixer_table import FIXERS, parsed
-from nmt.data.fixers import opened
 from nmt.data.parallel_text import ParallelText
+from nmt.data.text import fixers
+from nmt.data.text.fixers import opened
 from nmt.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ from typing import Any
 import datasets
 import pytest
 
-from nmt.data import hub, sources
-from nmt.data.hub import HubData
 from nmt.data.parallel_text import ParallelText, Split
+from nmt.data.reading import hub, sources
+from nmt.data.reading.hub import HubData
 from nmt.errors import UserError
 
 SHARED = Path(__file__).resolve().parents[2] / "../shared/data"

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from nmt.data.inline_tags import TAG, TaggedLine, by_position, unit_weights, units
+from nmt.data.text.inline_tags import TAG, TaggedLine, by_position, unit_weights, units
 
 
 def put(line: str, translation: str, *links: tuple[int, int]) -> str:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.filters import filter_texts
-from nmt.data.label_set import label_set, require_known
-from nmt.data.labels import LabelsData
+from nmt.data.cleaning.filters import filter_texts
 from nmt.data.parallel_text import ParallelText
+from nmt.data.reading.labels import LabelsData
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokens.label_set import label_set, require_known
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 
 LABELS = ["</s>", "neg", "not at all", "▁"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import datasets
 import pytest
 
-from nmt.data import labels, sources
-from nmt.data.labels import HubLabelsData, LabelsData
 from nmt.data.parallel_text import ParallelText, Split
+from nmt.data.reading import labels, sources
+from nmt.data.reading.labels import HubLabelsData, LabelsData
 from nmt.errors import UserError
 
 ROWS = [

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data import lexicon
+from nmt.data.augment import lexicon
+from nmt.data.augment.lexicon import WORD, WordLexicon, train_lexicon
 from nmt.data.encoded_pairs import RaggedIds
-from nmt.data.lexicon import WORD, WordLexicon, train_lexicon
 from nmt.data.parallel_text import ParallelText
 
 

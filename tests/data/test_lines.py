@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.lines import decoded, is_cut, open_bytes, read_lines
 from nmt.data.parallel_text import MAX_LINE_CHARS
+from nmt.data.reading.lines import decoded, is_cut, open_bytes, read_lines
 from nmt.errors import UserError
 
 TEXT = "ein Häuschen\r\n\nzwei\u2028drei".encode()

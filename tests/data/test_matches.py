@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from nmt.data.augmentation import Augmentation
-from nmt.data.lexicon import WordLexicon
-from nmt.data.matches import with_match
+from nmt.data.augment.augmentation import Augmentation
+from nmt.data.augment.lexicon import WordLexicon
+from nmt.data.augment.matches import with_match
+from nmt.data.augment.translation_memory import Neighbours, TranslationMemory
 from nmt.data.modifiers import MatchesConfig, TermsConfig, parsed
 from nmt.data.parallel_text import ParallelText
-from nmt.data.translation_memory import Neighbours, TranslationMemory
 from nmt.errors import UserError
 
 TEXT = ParallelText(
@@ -47,7 +47,7 @@ def test_tags_and_context_are_left_aside() -> None:
 
 
 def test_terms_are_words_of_the_source_and_not_of_its_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 0)
+    monkeypatch.setattr("nmt.data.augment.terms.COMMON_WORDS", 0)
     rows = (dataclasses.replace(MATCHES, rate=1.0), TermsConfig(name="terms", rate=1.0))
     lexicon, neighbours = WordLexicon.of(TEXT), NEIGHBOURS
     found = Augmentation(rows, ("en", "de"), lexicon=lexicon, neighbours=neighbours)(TEXT, seed=1)

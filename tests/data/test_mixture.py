@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.augmentation import Augmentation
-from nmt.data.batching import plan_epoch
-from nmt.data.bundled_data import ToyData
+from nmt.data.augment.augmentation import Augmentation
+from nmt.data.batches.batching import plan_epoch
+from nmt.data.batches.training_split import CorpusText, TrainingText, digest_of, train_tokenizer
+from nmt.data.cleaning.filtering import chains
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.configs import DataConfig
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, SampleCounts, joined
-from nmt.data.files import FilesData
-from nmt.data.filtering import chains
-from nmt.data.filters import FilterReport
-from nmt.data.mixture import (
+from nmt.data.modifiers import UpperCaseConfig
+from nmt.data.parallel_text import PairStream, ParallelText, Split, concatenated
+from nmt.data.reading.bundled_data import ToyData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.mixture import (
     TemperatureOf,
     in_domain,
     mean_shares,
@@ -27,13 +30,10 @@ from nmt.data.mixture import (
     untagged,
     without_front,
 )
-from nmt.data.modifiers import UpperCaseConfig
-from nmt.data.parallel_text import PairStream, ParallelText, Split, concatenated
-from nmt.data.sources import SOURCES, MixtureData, has_split, load, stream, streams, training_streams
+from nmt.data.reading.sources import SOURCES, MixtureData, has_split, load, stream, streams, training_streams
 from nmt.data.special_ids import UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import CorpusText, TrainingText, digest_of, train_tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 
 SRC = [f"the {animal} {verb}" for animal in ("dog", "cat", "cow") for verb in ("sleeps", "runs", "sees us")]

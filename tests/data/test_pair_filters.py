@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nmt.data.cleaning.pair_filters import Context, NumberedText
 from nmt.data.filter_table import FILTERS, parsed
-from nmt.data.pair_filters import Context, NumberedText
 from nmt.data.parallel_text import ParallelText
 from nmt.errors import UserError
 from nmt.loading import loaded
@@ -72,7 +72,7 @@ def test_every_filter_has_a_case_and_a_row_in_the_docs() -> None:
 
 
 def test_a_pattern_that_would_take_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.pair_filters.MATCH_SECONDS", 0.01)
+    monkeypatch.setattr("nmt.data.cleaning.pair_filters.MATCH_SECONDS", 0.01)
     line = f"{'a' * 40}b"
     with pytest.raises(
         UserError, match=r"^data.filters\[0\].pattern=.* takes more than 0.01 seconds on the line 'aaa"

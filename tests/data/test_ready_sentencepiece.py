@@ -11,15 +11,21 @@ from typing import Any
 import pytest
 import sentencepiece
 
-from nmt.data import casing
-from nmt.data.adaptation import extended
+from nmt.data.batches.training_split import ready_remarks
 from nmt.data.parallel_text import ParallelText
-from nmt.data.ready_tokenizers import ready_models, require_library
-from nmt.data.segmenter import Model, PieceType
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPECIAL_SPELLINGS, Case, TagSide, TokenizerConfig, TokenizerKind
-from nmt.data.training_split import ready_remarks
+from nmt.data.text import casing
+from nmt.data.tokens.adaptation import extended
+from nmt.data.tokens.ready_tokenizers import ready_models, require_library
+from nmt.data.tokens.segmenter import Model, PieceType
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import (
+    SPECIAL_SPELLINGS,
+    Case,
+    TagSide,
+    TokenizerConfig,
+    TokenizerKind,
+)
 from nmt.errors import UserError
 
 LINES = [

@@ -9,16 +9,22 @@ from typing import Any
 
 import pytest
 
-from nmt.data.adaptation import extended, origins
+from nmt.data.batches.training_split import ready_remarks
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.parallel_text import ParallelText
-from nmt.data.piece_models import EOS, piece_model
-from nmt.data.ready_tokenizers import ready_models
-from nmt.data.shortlist import build_shortlist
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPECIAL_SPELLINGS, Case, TagSide, TokenizerConfig, TokenizerKind
-from nmt.data.training_split import ready_remarks
+from nmt.data.tokens.adaptation import extended, origins
+from nmt.data.tokens.piece_models import EOS, piece_model
+from nmt.data.tokens.ready_tokenizers import ready_models
+from nmt.data.tokens.shortlist import build_shortlist
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import (
+    SPECIAL_SPELLINGS,
+    Case,
+    TagSide,
+    TokenizerConfig,
+    TokenizerKind,
+)
 from nmt.decoding.requests import Request, Wishes
 from nmt.errors import UserError
 

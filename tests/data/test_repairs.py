@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from nmt.data import repairs
-from nmt.data.files import FilesData
-from nmt.data.filters import filter_pairs
+from nmt.data.batches.streaming import StreamedText
+from nmt.data.batches.training_split import training_text
+from nmt.data.cleaning import repairs
+from nmt.data.cleaning.filters import filter_pairs
+from nmt.data.cleaning.pair_filters import Context, earlier_streams
 from nmt.data.fixer_table import parsed
-from nmt.data.pair_filters import Context, earlier_streams
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import ends_of_documents, stream
-from nmt.data.streaming import StreamedText
-from nmt.data.training_split import training_text
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.sources import ends_of_documents, stream
 
 FIXERS: list[Any] = ["html_entities", "nfc", "spaces"]
 LINES = ["a &amp; b\tc\td", "\t", "&nbsp;\t&nbsp;", "u\u0308\tu\u0308 &lt;  x", "e\tf"]

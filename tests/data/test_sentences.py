@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nmt.data.sentences import joined, parts, sentences
+from nmt.data.text.sentences import joined, parts, sentences
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from nmt.cli import main
 from nmt.config.stored import load_config
-from nmt.data.files import FilesData, TextData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import MixtureData, ends_of_documents, load, stream, training_streams
+from nmt.data.reading.files import FilesData, TextData
+from nmt.data.reading.sources import MixtureData, ends_of_documents, load, stream, training_streams
 from nmt.errors import UserError
 from tests.runs.untrained import untrained
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data import shards
-from nmt.data.augmentation import Augmentation
-from nmt.data.encode import EncodingOptions, LineEncoder, encode_pairs
+from nmt.data.augment.augmentation import Augmentation
+from nmt.data.batches import shards
+from nmt.data.batches.encode import EncodingOptions, LineEncoder, encode_pairs
+from nmt.data.batches.shards import encode_shards, is_encoded, sample_shards
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs, starts_of
-from nmt.data.filters import FilterReport
 from nmt.data.modifiers import TyposConfig
 from nmt.data.parallel_text import ParallelText
-from nmt.data.shards import encode_shards, is_encoded, sample_shards
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.data.workers import several_processes
 from nmt.disk_cache import required
 from nmt.errors import UserError

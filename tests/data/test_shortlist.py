@@ -8,12 +8,12 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from nmt.data import shortlist
 from nmt.data.parallel_text import ParallelText
-from nmt.data.shortlist import Shortlist, build_shortlist
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokens import shortlist
+from nmt.data.tokens.shortlist import Shortlist, build_shortlist
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 
 RNG = np.random.default_rng(1)

@@ -10,12 +10,12 @@ import torch
 
 import nmt
 from nmt.config.compose import compose
-from nmt.data.encode import encode_pairs
+from nmt.data.batches.encode import encode_pairs
 from nmt.data.parallel_text import ParallelText
-from nmt.data.source_factors import CASES, FACTORS, POSITIONS, num_ids, small, texts_of
 from nmt.data.special_ids import EOS_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.text.source_factors import CASES, FACTORS, POSITIONS, num_ids, small, texts_of
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.models import build_model

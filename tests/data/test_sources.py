@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data import sources
-from nmt.data.bundled_data import DemoData, ToyData
-from nmt.data.files import FilesData
-from nmt.data.filters import TrainTestOverlap
-from nmt.data.hub import HubData
+from nmt.data.cleaning.filters import TrainTestOverlap
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.tokenizer_training import TokenizerConfig, prepare_lines
+from nmt.data.reading import sources
+from nmt.data.reading.bundled_data import DemoData, ToyData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, prepare_lines
 from nmt.errors import UserError
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.batching import plan_epoch
+from nmt.data.batches.batching import plan_epoch
+from nmt.data.batches.examples import SentencePairs
+from nmt.data.batches.training_split import CorpusText, PairsOfEpoch, TrainingText, digest_of, training_text
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.examples import SentencePairs
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import MixtureData, has_split, load
-from nmt.data.stages import Stage, described, last_updates, parsed
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import CorpusText, PairsOfEpoch, TrainingText, digest_of, training_text
+from nmt.data.reading.sources import MixtureData, has_split, load
+from nmt.data.reading.stages import Stage, described, last_updates, parsed
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 
 BOTH_WAYS: dict[str, dict[str, Any]] = {

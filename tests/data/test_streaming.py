@@ -10,12 +10,12 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from nmt.data.bundled_data import DemoData
+from nmt.data.batches.streaming import THREAD, StreamBuffers, StreamedText, closed
+from nmt.data.batches.training_split import streamed
+from nmt.data.cleaning.filters import FilterReport, filter_pairs
 from nmt.data.encoded_pairs import EncodedPairs, InParts, RaggedIds
-from nmt.data.filters import FilterReport, filter_pairs
 from nmt.data.parallel_text import PairStream, ParallelText, concatenated
-from nmt.data.streaming import THREAD, StreamBuffers, StreamedText, closed
-from nmt.data.training_split import streamed
+from nmt.data.reading.bundled_data import DemoData
 from nmt.errors import UserError
 
 

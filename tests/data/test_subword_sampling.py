@@ -22,11 +22,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data import subword_sampling
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.subword_sampling import SubwordSampler
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind, train_model
+from nmt.data.tokens import subword_sampling
+from nmt.data.tokens.subword_sampling import SubwordSampler
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind, train_model
 
 STEMS = ["ban", "ana", "nab", "bana", "an", "nan", "b", "aba", "käse", "e", ",", "."]
 LINES = [
@@ -221,7 +221,7 @@ def test_the_same_line_is_cut_in_many_ways() -> None:
 
 DIGEST = """
 import hashlib, pathlib, sys
-from nmt.data.subword_sampling import SubwordSampler
+from nmt.data.tokens.subword_sampling import SubwordSampler
 path, lines = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).read_text().splitlines()
 for name in ("unigram", "bpe"):
     sampler = SubwordSampler((path / name).read_bytes(), 0.1)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.data import sources
-from nmt.data.bundled_data import DemoData
-from nmt.data.files import FilesData
-from nmt.data.hub import HubData
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.swapped import are_swapped, way_out
+from nmt.data.reading import sources
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.swapped import are_swapped, way_out
 
 DEMO = sources.load(DemoData(), Split.train)
 

@@ -9,12 +9,12 @@ import pytest
 
 import nmt
 from nmt.config.compose import compose
-from nmt.data.adaptation import extended
-from nmt.data.encode import LineEncoder, encode_pairs, sample_pairs
+from nmt.data.batches.encode import LineEncoder, encode_pairs, sample_pairs
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TagSide, TokenizerConfig, TokenizerKind
+from nmt.data.tokens.adaptation import extended
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TagSide, TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig, DecodingConfig, MBRConfig, SamplingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError

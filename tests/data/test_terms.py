@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from nmt.data.augmentation import Augmentation
-from nmt.data.lexicon import WordLexicon
+from nmt.data.augment.augmentation import Augmentation
+from nmt.data.augment.lexicon import WordLexicon
+from nmt.data.augment.terms import Span, annotated
 from nmt.data.modifiers import TermsConfig, parsed
 from nmt.data.parallel_text import ParallelText
-from nmt.data.terms import Span, annotated
 from nmt.errors import UserError
 
 NOUNS = [(f"noun{i}", f"Wort{i}") for i in range(60)]
@@ -29,7 +29,7 @@ def test_a_term_is_followed_by_its_translation() -> None:
 
 
 def test_terms_are_words_of_the_pair_and_a_pure_function_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
+    monkeypatch.setattr("nmt.data.augment.terms.COMMON_WORDS", 8)
     lexicon = WordLexicon.of(TEXT)
     modify = Augmentation((TermsConfig(name="terms", rate=0.8),), ("en", "de"), ("<2de>",), lexicon=lexicon)
     tagged = ParallelText([f"<2de> {src}" for src in TEXT.src], TEXT.tgt)
@@ -52,8 +52,8 @@ def test_terms_are_words_of_the_pair_and_a_pure_function_of_it(monkeypatch: pyte
 
 
 def test_a_replaced_term_is_the_same_other_word_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
-    monkeypatch.setattr("nmt.data.terms.PHRASE_RATE", 0.0)
+    monkeypatch.setattr("nmt.data.augment.terms.COMMON_WORDS", 8)
+    monkeypatch.setattr("nmt.data.augment.terms.PHRASE_RATE", 0.0)
     lexicon, known = WordLexicon.of(TEXT), dict(NOUNS)
     cfg = TermsConfig(name="terms", rate=1.0, most=2, replaced=0.5)
     found = Augmentation((cfg,), ("en", "de"), lexicon=lexicon)(TEXT, seed=3)
@@ -70,7 +70,7 @@ def test_a_replaced_term_is_the_same_other_word_on_both_sides(monkeypatch: pytes
 
 
 def test_terms_are_those_of_the_sentence_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.terms.COMMON_WORDS", 8)
+    monkeypatch.setattr("nmt.data.augment.terms.COMMON_WORDS", 8)
     first, *others = zip(TEXT.src, TEXT.tgt, strict=True)
     both = ParallelText(
         [f"{first[0]} <brk> {src}" for src, _ in others], [f"{first[1]} <brk> {tgt}" for _, tgt in others]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sacrebleu.dataset import DATASETS, base
 
-from nmt.data import sources
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.testsets import TestsetData
+from nmt.data.reading import sources
+from nmt.data.reading.testsets import TestsetData
 from nmt.errors import UserError
 from nmt.files import write_lines
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data import files, filters, sources
-from nmt.data.files import FilesData
-from nmt.data.labels import LabelsData
+from nmt.data.cleaning import filters
 from nmt.data.parallel_text import ParallelText, Split
+from nmt.data.reading import files, sources
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.labels import LabelsData
 from nmt.errors import UserError
 
 HEAD = (
@@ -167,7 +168,7 @@ def test_a_memory_without_the_language_names_those_that_it_has(tmp_path: Path) -
 
 
 def test_a_memory_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.data.tmx.BLOCK_BYTES", 7)
+    monkeypatch.setattr("nmt.data.reading.tmx.BLOCK_BYTES", 7)
     path = write(tmp_path / "memory.tmx", *(unit(("en", f"a{i} ü"), ("de", f"b{i}")) for i in range(30)))
     assert read(path) == ParallelText([f"a{i} ü" for i in range(30)], [f"b{i}" for i in range(30)])
 
@@ -175,8 +176,8 @@ def test_a_memory_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_of_a_long_segment_no_more_is_kept_than_of_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.data.tmx.MAX_LINE_CHARS", 1000)
-    monkeypatch.setattr("nmt.data.tmx.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("nmt.data.reading.tmx.MAX_LINE_CHARS", 1000)
+    monkeypatch.setattr("nmt.data.reading.tmx.BLOCK_BYTES", 1 << 16)
     path = write(tmp_path / "memory.tmx", unit(("en", "xyz\n" * (1 << 20)), ("de", "b")))
     tracemalloc.start()
     try:

@@ -17,12 +17,18 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data import tokenizer_training
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, Normalization, TokenizerConfig, TokenizerKind, prepare_lines
+from nmt.data.tokens import tokenizer_training
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import (
+    Case,
+    Normalization,
+    TokenizerConfig,
+    TokenizerKind,
+    prepare_lines,
+)
 from nmt.errors import UserError
 
 LETTERS = string.ascii_lowercase + "äöüß.,"
@@ -139,7 +145,7 @@ def test_arrays_are_what_lists_are(
     kind: TokenizerKind, num_lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order of the lines, whichever thread encodes which of them."""
-    monkeypatch.setattr("nmt.data.tokenizer.PART_LINES", 7)
+    monkeypatch.setattr("nmt.data.tokens.tokenizer.PART_LINES", 7)
     tokenizer, text = KINDS[kind], corpus(150)
     for lines, encode, flat in (
         (text.src[:num_lines], tokenizer.encode_src, tokenizer.flat_src),
@@ -173,7 +179,8 @@ def test_each_side_is_sampled_with_its_own_pieces(kind: TokenizerKind, joint: bo
 def test_nothing_is_printed(tmp_path: Path) -> None:
     """SentencePiece writes its log to the standard error of the process, past Python."""
     code = (
-        "from nmt.data.tokenizer import *; from nmt.data.parallel_text import ParallelText; import pathlib\n"
+        "from nmt.data.tokens.tokenizer import *; from nmt.data.parallel_text import ParallelText\n"
+        "import pathlib\n"
         "text = ParallelText(['ab cd'] * 9, ['x' * 9000])\n"
         "tokenizer = Tokenizer.train(TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=12), text)\n"
         f"tokenizer.save(pathlib.Path({str(tmp_path)!r}))\n"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data.tokenizer_training import TokenizerConfig, prepare_lines
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, prepare_lines
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,7 @@ from typing import Any
 import pytest
 
 from nmt import extras
-from nmt.data import tokenizer_training
-from nmt.data.bundled_data import DemoData
-from nmt.data.files import FilesData, TextData
-from nmt.data.filtering import Chain, chains
-from nmt.data.filters import FilterReport, all_lines, filter_pairs
-from nmt.data.hub import HubData
-from nmt.data.labels import HubLabelsData, LabelsData
-from nmt.data.pair_filters import Context
-from nmt.data.parallel_text import PairStream, ParallelText, Split, concatenated
-from nmt.data.sources import MixtureData, stream, training_streams
-from nmt.data.tokenizer_training import TokenizerConfig
-from nmt.data.training_split import (
+from nmt.data.batches.training_split import (
     CorpusText,
     TrainingText,
     digest_of,
@@ -31,6 +20,17 @@ from nmt.data.training_split import (
     scan,
     train_tokenizer,
 )
+from nmt.data.cleaning.filtering import Chain, chains
+from nmt.data.cleaning.filters import FilterReport, all_lines, filter_pairs
+from nmt.data.cleaning.pair_filters import Context
+from nmt.data.parallel_text import PairStream, ParallelText, Split, concatenated
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.files import FilesData, TextData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.labels import HubLabelsData, LabelsData
+from nmt.data.reading.sources import MixtureData, stream, training_streams
+from nmt.data.tokens import tokenizer_training
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.errors import UserError
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.data import translation_memory
-from nmt.data.translation_memory import PADDING, Match, Neighbours, TranslationMemory, edit_distances
+from nmt.data.augment import translation_memory
+from nmt.data.augment.translation_memory import PADDING, Match, Neighbours, TranslationMemory, edit_distances
 from nmt.errors import UserError
 
 PAIRS = [

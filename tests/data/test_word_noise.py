@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from nmt.data import modifiers
-from nmt.data.augmentation import Augmentation
+from nmt.data.augment.augmentation import Augmentation
 from nmt.data.modifiers import MASK
 from nmt.data.parallel_text import ParallelText
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data.word_vectors import read_vectors
+from nmt.data.tokens.word_vectors import read_vectors
 from nmt.errors import UserError
 
 KEY = "init.src_embeddings"

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from nmt.data.words import counted_words, is_in_word, is_without_spaces, words_and_signs
+from nmt.data.text.words import counted_words, is_in_word, is_without_spaces, words_and_signs
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from nmt.cli import main
 from nmt.data.parallel_text import ParallelText
-from nmt.data.shortlist import build_shortlist
 from nmt.data.special_ids import EOS_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
+from nmt.data.tokens.shortlist import build_shortlist
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.requests import Request

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nmt.data.batching import Batch, pad
+from nmt.data.batches.batching import Batch, pad
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.decoding.configs import BeamConfig, ScoringConfig
 from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_values
 from nmt.decoding.metrics import METRICS, Metric, ScoredText

@@ -17,9 +17,9 @@ import sacrebleu
 import sentencepiece
 
 from nmt.cli import main
-from nmt.data.bundled_data import ToyData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import ToyData
+from nmt.data.reading.sources import load
 from nmt.decoding import comet
 from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.evaluate import score_text

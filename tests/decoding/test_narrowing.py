@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.shortlist import PieceIds
 from nmt.data.special_ids import EOS_ID
+from nmt.data.tokens.shortlist import PieceIds
 from nmt.decoding import decode
 from nmt.decoding.configs import BeamConfig, DecodingConfig, MBRConfig, SamplingConfig
 from nmt.decoding.hypotheses import EDGE, Hypothesis, Wish

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.data.casing import ESCAPE, MARKS
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID, UNK_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, TokenizerConfig, TokenizerKind
+from nmt.data.text.casing import ESCAPE, MARKS
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig, GlossaryUse
 from nmt.decoding.guided_search import search
 from nmt.decoding.hypotheses import EDGE, Wish

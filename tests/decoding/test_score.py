@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from nmt.data.batching import Batch, collate
-from nmt.data.encode import encode_pairs
+from nmt.data.batches.batching import Batch, collate
+from nmt.data.batches.encode import encode_pairs
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import decode, forcing
 from nmt.decoding import score as scoring
 from nmt.decoding.configs import BeamConfig, SamplingConfig

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, cut_message, translate
 from nmt.errors import UserError

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from nmt.data.pair_filters import normalised
+from nmt.data.cleaning.pair_filters import normalised
 from nmt.doctor import characters
 from nmt.doctor.characters import MAX_LOOKED, SCRIPTS, LineFacts, facts_of
 

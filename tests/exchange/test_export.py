@@ -22,9 +22,9 @@ from safetensors.torch import load_file
 from nmt.cli import main
 from nmt.comparison.record import read_run
 from nmt.config.stored import load_config, save_config
-from nmt.data import tokenizer_training
 from nmt.data.parallel_text import Split
 from nmt.data.special_ids import EOS_ID
+from nmt.data.tokens import tokenizer_training
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.exchange import export as module
 from nmt.exchange import to_safetensors

@@ -12,9 +12,9 @@ import torch
 
 import nmt
 from nmt.cli import main
-from nmt.data.bundled_data import DemoData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import load
 from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
 from nmt.decoding.requests import Request
 from nmt.errors import UserError

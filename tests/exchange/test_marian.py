@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 import nmt
 from nmt.cli import main
-from nmt.data.adaptation import extended, origins
-from nmt.data.bundled_data import DemoData
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import load
 from nmt.data.special_ids import BOS_ID, UNK_ID
+from nmt.data.tokens.adaptation import extended, origins
 from nmt.decoding import BeamConfig
 from nmt.errors import UserError
 from nmt.exchange.importing import import_folder

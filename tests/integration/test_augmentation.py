@@ -13,7 +13,7 @@ import pytest
 
 from nmt import open_run
 from nmt.cli import main
-from nmt.data.augmented import USUAL
+from nmt.data.reading.augmented import USUAL
 from nmt.decoding.evaluate import Scores
 from nmt.files import written_lines
 from nmt.runs.scored_sets import SetEvaluations

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
-from nmt.data.bundled_data import ToyData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import ToyData
+from nmt.data.reading.sources import load
 from nmt.training.trainer import Trainer
 from tests.integration.conftest import COPYING
 

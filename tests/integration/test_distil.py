@@ -17,9 +17,9 @@ import yaml
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.stored import load_config
-from nmt.data.lines import decoded
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import MixtureData
+from nmt.data.reading.lines import decoded
+from nmt.data.reading.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import publish
 from nmt.runs import synthetic

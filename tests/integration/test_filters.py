@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.data import filtering
+from nmt.data.cleaning import filtering
 from nmt.doctor import language
 
 TOY = [

@@ -8,7 +8,7 @@ import pytest
 
 from nmt import extras
 from nmt.cli import main
-from nmt.data import repairs
+from nmt.data.cleaning import repairs
 from nmt.doctor import language
 from tests.integration.test_filters import TOY
 

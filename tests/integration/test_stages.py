@@ -12,7 +12,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import load_config
 from nmt.data.parallel_text import Split
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.verbs import VERBS
 from tests.integration.conftest import Command

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from nmt import kernels
 from nmt.config.roots import RunConfig
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.decoding import decode
 from nmt.decoding.configs import BeamConfig, DecodingConfig, SamplingConfig
 from nmt.decoding.evaluate import validation_values

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from nmt import ensemble_of
 from nmt.config.roots import RunConfig, Task
 from nmt.data.configs import DataConfig
-from nmt.data.sources import MixtureData
+from nmt.data.reading.sources import MixtureData
 from nmt.errors import UserError
 from nmt.models.configs import EnsembleConfig, Mean
 from nmt.models.ensemble import Ensemble

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
-from nmt.data.translation_memory import TranslationMemory
+from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.decoding.offers import Offers
 from nmt.decoding.requests import Request
 from nmt.errors import UserError

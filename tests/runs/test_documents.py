@@ -15,7 +15,7 @@ import pytest
 
 from nmt.config.roots import LineFormat, TranslateConfig
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.evaluate import evaluate_text
 from nmt.decoding.requests import Request

@@ -16,8 +16,8 @@ from nmt.config.roots import TrainConfig
 from nmt.config.starting import InitConfig
 from nmt.config.stored import fingerprint
 from nmt.data.special_ids import EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import SPACE
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import SPACE
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runs.embeddings import begin_embeddings

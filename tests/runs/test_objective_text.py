@@ -15,12 +15,12 @@ import pytest
 from nmt import cli
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data.batching import Batch, pad
-from nmt.data.lexicon import WORD
+from nmt.data.augment.lexicon import WORD
+from nmt.data.batches.batching import Batch, pad
+from nmt.data.batches.training_split import TrainingData
 from nmt.data.parallel_text import ParallelText
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind
-from nmt.data.training_split import TrainingData
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runs.objective_text import (

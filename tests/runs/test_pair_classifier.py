@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from nmt.cli import main
-from nmt.data.damage import KINDS
-from nmt.data.files import FilesData
-from nmt.data.filtering import chains, judged_alone
-from nmt.data.filters import filter_pairs
+from nmt.data.augment.damage import KINDS
+from nmt.data.cleaning.filtering import chains, judged_alone
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import stream
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.sources import stream
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run

@@ -10,7 +10,7 @@ import pytest
 
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data import tokenizer_training
+from nmt.data.tokens import tokenizer_training
 from nmt.errors import UserError
 from nmt.runs.requirements import require_all
 from nmt.verbs import VERBS

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nmt.data.cleaning.pair_filters import Context, NumberedText, best_share
 from nmt.data.filter_table import FILTERS, CrossEntropyConfig, parsed
-from nmt.data.pair_filters import Context, NumberedText, best_share
 from nmt.errors import UserError
 from nmt.loading import loaded
 from nmt.runs.opening import open_run

@@ -11,7 +11,7 @@ import torch
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.files import read_json
 from nmt.runs.checkpoint_names import identify_checkpoint

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.bundled_data import DemoData
+from nmt.data.batches.training_split import CorpusText, scan
+from nmt.data.cleaning.filtering import chains
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.configs import DataConfig
-from nmt.data.files import FilesData
-from nmt.data.filtering import chains
-from nmt.data.filters import filter_pairs
-from nmt.data.hub import HubData
 from nmt.data.parallel_text import Split
-from nmt.data.sources import MixtureData, stream
-from nmt.data.training_split import CorpusText, scan
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.sources import MixtureData, stream
 from nmt.errors import UserError
 from nmt.runs import synthetic
 from nmt.runs.configs import KeptCandidates, SelectionConfig, Side

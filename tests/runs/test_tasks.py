@@ -16,14 +16,14 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 from torch.nn import functional as F
 
 from nmt.config.roots import Task, TrainConfig
-from nmt.data.bundled_data import DemoData
+from nmt.data.batches.training_split import CorpusText, TrainingText, digest_of
+from nmt.data.cleaning.filters import FilterReport
 from nmt.data.configs import DataConfig
-from nmt.data.filters import FilterReport
 from nmt.data.parallel_text import ParallelText
+from nmt.data.reading.bundled_data import DemoData
 from nmt.data.special_ids import BOS_ID, EOS_ID
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import CorpusText, TrainingText, digest_of
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig, SamplingConfig
 from nmt.models import build_model
 from nmt.models.configs import DecoderOnlyConfig, LossOn, Prefix

@@ -10,7 +10,7 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.files import IMPORT_RECORD, write_json
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model

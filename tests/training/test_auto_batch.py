@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch
+from nmt.data.batches.batching import Batch
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds
 from nmt.errors import UserError
 from nmt.runtime_config import Precision

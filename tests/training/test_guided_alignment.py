@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from nmt.data.batching import Batch, collate
+from nmt.data.batches.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel

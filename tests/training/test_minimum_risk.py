@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from nmt.data.batching import collate
+from nmt.data.batches.batching import collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.models.base import TranslationModel

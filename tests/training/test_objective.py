@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmt import cli, training
-from nmt.data.batching import Batch, collate
+from nmt.data.batches.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.special_ids import UNK_ID
 from nmt.errors import UserError

@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from nmt import kernels
-from nmt.data.batching import collate
+from nmt.data.batches.batching import collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.models.base import TranslationModel
 from nmt.runtime_config import RuntimeConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from nmt.data import blocks
-from nmt.data.blocks import epochs_of
+from nmt.data.batches import blocks
+from nmt.data.batches.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.signals import StopRequest

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt import kernels
-from nmt.data.batching import collate
+from nmt.data.batches.batching import collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.models import build_model

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from nmt.config.roots import TrainConfig
-from nmt.data.batching import Batch, collate
+from nmt.data.batches.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.data.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import TrainingStopped
 from nmt.files import read_json
 from nmt.models.base import TranslationModel

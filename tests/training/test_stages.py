@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmt.data.batching import Indices
+from nmt.data.batches.batching import Indices
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.training.recovery import RolledBack
 from nmt.training.trainer import Trainer

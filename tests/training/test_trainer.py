@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.batching import Indices, plan_epoch
+from nmt.data.batches.batching import Indices, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import World
 from nmt.errors import Interrupted, TrainingStopped, UserError

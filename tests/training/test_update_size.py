@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.data.batching import dealt
+from nmt.data.batches.batching import dealt
 from nmt.training.trainer_config import TrainerConfig
 from nmt.training.update_size import described, doubts
 

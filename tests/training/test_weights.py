@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 import nmt
 from nmt.config.compose import compose
-from nmt.data import sources
-from nmt.data.batching import collate
-from nmt.data.blocks import LargeCorpora
-from nmt.data.bundled_data import ToyData
-from nmt.data.encode import EncodingOptions, LineEncoder, encode_pairs, opened
+from nmt.data.batches.batching import collate
+from nmt.data.batches.blocks import LargeCorpora
+from nmt.data.batches.encode import EncodingOptions, LineEncoder, encode_pairs, opened
+from nmt.data.batches.shards import Shards
+from nmt.data.batches.training_split import digest_of, streamed
+from nmt.data.cleaning.filters import filter_pairs
 from nmt.data.encoded_pairs import EncodedPairs, RaggedIds, joined
-from nmt.data.files import FilesData
-from nmt.data.filters import filter_pairs
-from nmt.data.hub import HubData
 from nmt.data.parallel_text import ParallelText, Split, concatenated
-from nmt.data.shards import Shards
-from nmt.data.sources import AlignmentData, MixtureData
-from nmt.data.tokenizer import Tokenizer
-from nmt.data.tokenizer_training import TokenizerConfig, TokenizerKind
-from nmt.data.training_split import digest_of, streamed
+from nmt.data.reading import sources
+from nmt.data.reading.bundled_data import ToyData
+from nmt.data.reading.files import FilesData
+from nmt.data.reading.hub import HubData
+from nmt.data.reading.sources import AlignmentData, MixtureData
+from nmt.data.tokens.tokenizer import Tokenizer
+from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.layers.loss import (
     PassFactors,

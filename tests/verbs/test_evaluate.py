@@ -16,7 +16,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from nmt.cli import main
 from nmt.data.parallel_text import Split
-from nmt.data.sources import MixtureData
+from nmt.data.reading.sources import MixtureData
 from nmt.errors import UserError
 from nmt.files import digest_of_lines, write_lines, written_lines
 from nmt.runs.directory import RunDirectory
@@ -134,7 +134,7 @@ def test_a_stranger_names_no_corpus_that_is_read(run: Path, capsys: pytest.Captu
 def test_test_sets_of_sacrebleu_are_scored_by_name(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nmt.data import testsets
+    from nmt.data.reading import testsets
 
     folder = run.parent
     for name, lines in (("src", SOURCES), ("ref", REFERENCES[0])):

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from nmt.cli import main
 from nmt.config.roots import TranslateConfig
-from nmt.data.lines import decoded
+from nmt.data.reading.lines import decoded
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nmt.config.roots import Shard
-from nmt.data import lines
-from nmt.data.compression import COMPRESSIONS, compression_of
-from nmt.data.lines import read_lines
+from nmt.data.reading import lines
+from nmt.data.reading.compression import COMPRESSIONS, compression_of
+from nmt.data.reading.lines import read_lines
 from nmt.errors import UserError
 from nmt.extras import EXTRAS
 from nmt.verbs import file_parts

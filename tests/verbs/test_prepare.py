@@ -14,10 +14,10 @@ import pytest
 
 from nmt import disk_cache
 from nmt.cli import main
-from nmt.data import examples, shards
-from nmt.data.bundled_data import DemoData
+from nmt.data.batches import examples, shards
 from nmt.data.parallel_text import Split
-from nmt.data.sources import load
+from nmt.data.reading.bundled_data import DemoData
+from nmt.data.reading.sources import load
 from nmt.files import publish
 
 WORDS = ["dog", "cat", "house", "tree", "sees", "the", "green", "old", "runs", "sleeps"]
@@ -112,7 +112,8 @@ def test_whatever_the_cache_has_no_room_for_is_told(
 def test_a_killed_preparation_goes_on(data: list[str], made: str) -> None:
     """Several processes, killed at once while they filter or encode; what filters have measured stays."""
     code = (
-        "import sys; from nmt.data import examples, filtering, measuring, shards; "
+        "import sys; from nmt.data.batches import examples, shards; "
+        "from nmt.data.cleaning import filtering, measuring; "
         "examples.LARGE_PAIRS = 100; shards.SHARD_PAIRS = filtering.BLOCK_PAIRS = 16; "
         "measuring.STORED_SECONDS = 0.0; from nmt.cli import main; sys.exit(main(sys.argv[1:]))"
     )

@@ -17,7 +17,7 @@ import pytest
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.data.sources import MixtureData
+from nmt.data.reading.sources import MixtureData
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.translate import Translation
 from nmt.errors import UserError

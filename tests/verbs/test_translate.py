@@ -15,8 +15,8 @@ import pytest
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import LineFormat, TranslateConfig
+from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.parallel_text import MAX_LINE_CHARS
-from nmt.data.translation_memory import TranslationMemory
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.offers import Offers
 from nmt.decoding.requests import Request
