@@ -56,7 +56,7 @@ def test_the_wheel_holds_the_package_its_configs_and_nothing_else(wheel: Path) -
     kinds = ("*.py", "*.cpp", "*.h")
     modules = {str(path.relative_to(ROOT)) for kind in kinds for path in (ROOT / "nmt").rglob(kind)}
     configs = {f"nmt/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
-    bundled = {str(path.relative_to(ROOT)) for path in (ROOT / "nmt/data/bundled").iterdir()}
+    bundled = {str(path.relative_to(ROOT)) for path in (ROOT / "nmt/data/reading/bundled").iterdir()}
     described = {name for name in packed if ".dist-info/" in name}
     assert "nmt/configs/train.yaml" in configs
     assert packed - described == modules | configs | bundled | {
