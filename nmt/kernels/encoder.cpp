@@ -21,20 +21,6 @@ namespace {
 using namespace nmt;
 using at::Tensor;
 
-// columns (C, ld) = the first T of rows (T, C), which lie `stride` apart, transposed; ld is padded(T).
-void transpose_rows(const float* rows, int64_t stride, int64_t T, int64_t C, float* columns, int64_t ld) {
-  for (int64_t t = 0; t < T; t += LANES) {
-    for (int64_t c = 0; c < C; c += LANES) {
-      UIntVec square[LANES] = {};
-      for (int64_t i = 0; i < std::min(LANES, T - t); ++i) {
-        square[i] = (UIntVec)load(rows + (t + i) * stride + c, C - c);
-      }
-      transpose(square);
-      for (int64_t i = 0; i < std::min(LANES, C - c); ++i) store(columns + (c + i) * ld + t, (Vec)square[i]);
-    }
-  }
-}
-
 // Attention of the tokens of each sentence to one another; sentence b is those from starts[b] on. The keys and values
 // of a token (H * C + H * E) lie behind one another.
 template <typename A>

@@ -150,6 +150,22 @@ inline void add_values(const float* weights, int64_t ld, int64_t T, int64_t E, c
   add(std::integral_constant<int64_t, 1>{});
 }
 
+// columns (C, ld) = rows (length, C), which lie `stride` apart, transposed, in the type of `columns`; zeros up to column
+// padded(length) of them.
+template <typename T>
+void transpose_rows(const float* rows, int64_t stride, int64_t length, int64_t C, T* columns, int64_t ld) {
+  for (int64_t t = 0; t < length; t += LANES) {
+    for (int64_t c = 0; c < C; c += LANES) {
+      UIntVec square[LANES] = {};
+      for (int64_t i = 0; i < std::min(LANES, length - t); ++i) {
+        square[i] = (UIntVec)load(rows + (t + i) * stride + c, C - c);
+      }
+      transpose(square);
+      for (int64_t i = 0; i < std::min(LANES, C - c); ++i) store(columns + (c + i) * ld + t, (Vec)square[i]);
+    }
+  }
+}
+
 // The keys (C, ld) of one head, whose columns are positions: the first `length`, or those of them that are `allowed`.
 template <typename T>
 struct Columns {

@@ -130,6 +130,53 @@ void attend_to_source(const Heads<A>& heads, const Source<T>& source) {
   });
 }
 
+// The source of one layer as `Source` has it, of S positions, from the keys (b, H, s, C) and values (b, H, s, E) of some
+// sentences and their first positions each; zeros behind these.
+template <typename T>
+std::tuple<Tensor, Tensor> arranged(at::TensorList keys, at::TensorList values, int64_t S) {
+  const auto sizes = sizes_of<4>("keys", keys[0]);
+  const int64_t H = sizes[1], C = sizes[3], E = sizes_of<4>("values", values[0])[3], ld = padded(S, SOURCE_UNIT);
+  int64_t B = 0;
+  for (const Tensor& part : keys) B += sizes_of<4>("keys", part)[0];
+  const auto options = keys[0].options().dtype(c10::CppTypeToScalarType<T>::value);
+  const Tensor columns = at::empty({B, H * C, ld}, options), rows = at::empty({B, S, H * E}, options);
+  int64_t first = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto [num, heads, length, channels] = sizes_of<4>("keys", keys[i]);
+    TORCH_CHECK(length <= S, "keys must be of at most ", S, " positions, but their shape is ", in_words(keys[i].sizes()));
+    const float* key = data_of<float>("keys", keys[i], {num, H, length, C}, Layout::dense_rows);
+    const float* value = data_of<float>("values", values[i], {num, H, length, E}, Layout::dense_rows);
+    const auto key_steps = keys[i].strides(), value_steps = values[i].strides();
+    const int64_t own = length;
+    T* const to_columns = columns.data_ptr<T>() + first * H * C * ld;
+    T* const to_rows = rows.data_ptr<T>() + first * S * H * E;
+    at::parallel_for(0, num * H, GRAIN / (ld * (C + E) + 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; ++j) {
+        const int64_t b = j / H, h = j % H;
+        T* const own_columns = to_columns + j * C * ld;
+        transpose_rows(key + b * key_steps[0] + h * key_steps[1], key_steps[2], own, C, own_columns, ld);
+        for (int64_t c = 0; c < C; ++c) std::fill(own_columns + c * ld + padded(own), own_columns + (c + 1) * ld, T(0));
+        T* const own_rows = to_rows + b * S * H * E + h * E;
+        for (int64_t t = 0; t < S; ++t) {
+          const float* in = value + b * value_steps[0] + h * value_steps[1] + t * value_steps[2];
+          for (int64_t e = 0; e < E; e += LANES) {
+            store(own_rows + t * H * E + e, t < own ? load(in + e, E - e) : Vec{}, E - e);
+          }
+        }
+      }
+    });
+    first += num;
+  }
+  return {columns, rows};
+}
+
+std::tuple<Tensor, Tensor> arrange_source(at::TensorList keys, at::TensorList values, int64_t length, bool rounds) {
+  TORCH_CHECK(!keys.empty() && values.size() == keys.size(), "keys and values must have as many parts, at least one, ",
+              "but have ", keys.size(), " and ", values.size());
+  TORCH_CHECK(length >= 0 && length <= MAX_SIZE, "length must be from 0 to ", MAX_SIZE, ", but is ", length);
+  return (rounds ? arranged<at::BFloat16> : arranged<float>)(keys, values, length);
+}
+
 // ---- the step
 
 // Self-attention, whose new keys and values are written to `column` (N, H * C + H * E), the last chunk of `past`.
@@ -295,6 +342,8 @@ std::tuple<Tensor, Tensor> decoder_step(
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(nmt, m) {
+  m.def(
+      "arrange_source(Tensor[] keys, Tensor[] values, int length, bool rounds) -> (Tensor, Tensor)", &arrange_source);
   m.def(
       "decoder_step(Tensor x, Tensor?[] weights, int num_layers, int num_heads, int key_size, int value_size, "
       "int d_ff, bool pre_norm, bool rms_norm, float eps, float head_eps, str activation, bool rounds, Tensor[] chunks, "

@@ -29,9 +29,6 @@ from nmt.models.kv_cache import ChunkedCache, KeyValueCache, Memory, numbered_ro
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-SOURCE_UNIT = 16
-"""The kernel wants keys of a multiple of so many source positions."""
-
 
 @dataclass
 class FusedCache(KeyValueCache):
@@ -49,7 +46,8 @@ class FusedCache(KeyValueCache):
     prefix_mask: Tensor | None = None
     """(rows, P), the columns of the prefix that may be attended to."""
     memory: list[list[Tensor]] = field(default_factory=lambda: [[], []])
-    """For each layer the keys (B, H * C, S filled up) and the values (B, S, W - H * C) of the source."""
+    """For each layer the keys (B, H * C, S filled up) and the values (B, S, W - H * C) of the source, as the
+    kernel `arrange_source` lays them out."""
     source_mask: Tensor | None = None
     """(B, S) bool."""
 
@@ -80,19 +78,12 @@ class FusedCache(KeyValueCache):
     def remember_source(self, src_mask: Tensor, memories: Iterable[Sequence[Memory]]) -> None:
         self.target["sentences"] = numbered_rows(len(src_mask))
         self.source_mask = src_mask.contiguous()
-        B, S = src_mask.shape
+        rounds = self.layers.dtype is torch.bfloat16
         for parts in memories:
-            (_, H, _, C), (*_, E) = (x.shape for x in parts[0])
-            columns = torch.zeros(B, H, C, S + -S % SOURCE_UNIT, dtype=self.layers.dtype)
-            rows = torch.zeros(B, S, H, E, dtype=self.layers.dtype)
-            first = 0
-            for keys, values in parts:
-                own, length = slice(first, first + len(keys)), keys.shape[2]
-                columns[own, ..., :length] = keys.transpose(2, 3)
-                rows[own, :length] = values.transpose(1, 2)
-                first = own.stop
-            self.memory[0].append(columns.flatten(1, 2))
-            self.memory[1].append(rows.flatten(2))
+            keys, values = ([part[side] for part in parts] for side in (0, 1))
+            arranged = torch.ops.nmt.arrange_source(keys, values, src_mask.shape[1], rounds)
+            for known, own in zip(self.memory, arranged, strict=True):
+                known.append(own)
 
     def through(self, layers: Sequence[Any], x: Tensor, padding: Tensor | None = None) -> Tensor:
         column, fused = int(self.columns), self.layers

@@ -278,6 +278,15 @@ def _decoder_step(draw: Draw) -> Arguments:
     ]
 
 
+def _arrange_source(draw: Draw) -> Arguments:
+    heads, length = draw.few() + 1, draw.size()
+    parts = [(draw.few(), draw.random.randint(0, length)) for _ in range(draw.few() + 1)]
+    sides = [
+        [draw.heads(num, heads, own, size) for num, own in parts] for size in (draw.size(1), draw.size(1))
+    ]
+    return [*sides, length, draw.random.choice((True, False))]
+
+
 def _encoder_layers(draw: Draw) -> Arguments:
     lengths = torch.tensor([draw.size() for _ in range(draw.few() + 1)])
     num_layers, heads, width = draw.few() + 1, draw.few() + 1, draw.size(1)
@@ -319,6 +328,7 @@ ANYWHERE: dict[str, Callable[[Draw], Arguments]] = {
     "best_of_logits": _best_of_logits,
     "linear_map": _linear_map,
     "best_of_hidden": _best_of_hidden,
+    "arrange_source": _arrange_source,
     "decoder_step": _decoder_step,
     "encoder_layers": _encoder_layers,
 }

@@ -51,6 +51,29 @@ def _without_gradients() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("d_k", "d_v"), [(1, 5), (16, 32), (33, 64)])
+@pytest.mark.parametrize("parts", [[(1, 1)], [(2, 16), (3, 17)], [(3, 4), (0, 0), (1, 20)]])
+def test_keys_and_values_of_a_source(
+    dtype: torch.dtype, d_k: int, d_v: int, parts: list[tuple[int, int]]
+) -> None:
+    longest, packed = max(length for _, length in parts), 2 * (d_k + d_v)
+    rows = [torch.randn(num, length, packed) for num, length in parts]
+    sides = [
+        [x.unflatten(2, (2, x.shape[2] // 2)).transpose(1, 2) for x in one]
+        for one in zip(*(x.split([2 * d_k, 2 * d_v], dim=2) for x in rows), strict=True)
+    ]
+    keys, values = torch.ops.nmt.arrange_source(*sides, longest, dtype is torch.bfloat16)
+    whole = [
+        torch.cat([F.pad(x, (0, 0, 0, longest - x.shape[2])) for x in one]).to(dtype)  # (B, 2, S, C)
+        for one in sides
+    ]
+    assert_close(keys[:, :, :longest], whole[0].mT.flatten(1, 2), rtol=0, atol=0)
+    assert keys.shape[2] == -(-longest // 16) * 16
+    assert not keys[:, :, longest:].any()
+    assert_close(values, whole[1].transpose(1, 2).flatten(2), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("d_k", [1, 7, 8, 16, 24, 33, 64, 128])
 @pytest.mark.parametrize("d_v", [5, 32, 128])
 @pytest.mark.parametrize(("lengths", "num_rows"), [([1], 1), ([9], 6), ([4, 1, 1], 5)])
