@@ -46,7 +46,9 @@ class Wish:
     word_ends: Sequence[int] = ()
     """Tokens that end in a word, which may go on."""
     capitals: Sequence[int] = ()
-    """Tokens that would make a capital of a small letter in the word that the text to begin with ends in."""
+    """Tokens that make capitals of the letters right before them, with which the text to begin with ends."""
+    letters: Sequence[int] = ()
+    """Tokens of letters alone: such a capital may also come behind these."""
     avoid: list[list[int]] = field(default_factory=list)
     """Sequences of tokens that must not appear, with `EDGE` in front of those that must not follow a word."""
     num_given: int = 0

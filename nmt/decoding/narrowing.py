@@ -91,5 +91,6 @@ def _renumbered(wish: Wish, numbers: dict[int, int]) -> Wish:
         word_parts=of(token for token in wish.word_parts if token in numbers),
         word_ends=of(token for token in wish.word_ends if token in numbers),
         capitals=of(token for token in wish.capitals if token in numbers),
+        letters=of(token for token in wish.letters if token in numbers),
         avoid=[of(ids) for ids in wish.avoid if all(token in numbers for token in ids)],
     )

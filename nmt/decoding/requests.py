@@ -24,7 +24,7 @@ from nmt.data.augment.terms import Span, annotated
 from nmt.data.modifiers import TERM_MARKS
 from nmt.data.reading.lines import read_lines
 from nmt.data.special_ids import EOS_ID, UNK_ID
-from nmt.data.text.casing import ESCAPE, MARKS, TITLE, UPPER
+from nmt.data.text.casing import ESCAPE, MARKS, TITLE, UPPER, are_letters
 from nmt.data.text.words import IN_WORD, is_in_word, is_without_spaces
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import SPACE
@@ -272,14 +272,16 @@ class Wishes:
             UserError: a prefix is asked of a model that predicts from right to left.
         """
         start = self.tokenizer.tgt_start(request.src)
-        (prefix, rest), small = self._beginning(request.prefix), self._ends_small(request.prefix)
+        prefix, rest = self._beginning(request.prefix)
         must = [ways for ways in map(self.phrase, dict.fromkeys(request.must)) if ways]
         avoided = [*self._avoided, *(ids for phrase in request.avoid for ids in self._all_spellings(phrase))]
         wish = Wish([*start, *prefix], rest, must, avoid=avoided, num_given=len(start))
         if self.tokenizer.cfg.right_to_left:
             return wish
-        known, capitals = self.spellings, self.spellings.capitals if small else ()
-        return replace(wish, word_parts=known.word_parts, word_ends=known.word_ends, capitals=capitals)
+        known = self.spellings
+        if known.capitals and self._ends_small(request.prefix):
+            wish = replace(wish, capitals=known.capitals, letters=known.letters)
+        return replace(wish, word_parts=known.word_parts, word_ends=known.word_ends)
 
     def unmet(self, request: Request, text: str) -> list[str]:
         """Return the texts of a request that a translation lacks, or that it should not have."""
@@ -375,7 +377,8 @@ class Wishes:
 
     def _ends_small(self, prefix: str) -> bool:
         """Return whether a prefix ends in a word that is not finished, and has no mark of a capital there."""
-        return _parts_words(prefix[-1:]) and not self._spelt(prefix)[-1].endswith(tuple(MARKS))
+        is_finished = not prefix[-1:].strip()
+        return not is_finished and are_letters("".join(self._spelt(prefix))[-1:])
 
 
 def _begins_a_word(phrase: str) -> bool:
@@ -416,6 +419,7 @@ class Spellings:
         ]
         self.word_ends = [i for text, i in self.ids.items() if _parts_words(text[-1:]) or text[-1:] in MARKS]
         self.capitals = [self.ids[mark] for mark in (TITLE, UPPER) if mark in self.ids]
+        self.letters = [i for text, i in self.ids.items() if are_letters(text)] if self.capitals else []
 
     def ways(self, text: str) -> list[dict[int, int]] | None:
         """Return, for each number of characters that are spelt, the next tokens and what they spell then.

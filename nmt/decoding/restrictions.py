@@ -11,7 +11,6 @@ the logits leaves as they are. Blocking of n-grams: Paulus et al. 2018, section 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -70,8 +69,10 @@ class Restrictions:
         if self.fewest is not None:
             too_short = self.fewest[sentences] > length
             log_probs[:, :, EOS_ID].masked_fill_(too_short[:, None], -torch.inf)
-        if self.beginnings is not None and is_beginning:
-            return self.beginnings(unruled, log_probs, ids, sentences)
+        if self.beginnings is not None:
+            self.beginnings.keep_small(log_probs, ids, sentences)
+            if is_beginning:
+                return self.beginnings(unruled, log_probs, ids, sentences)
         return log_probs
 
     def _with_edges(self, ids: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,12 +121,12 @@ class Beginnings:
 
     def __init__(self, wishes: Sequence[Wish], device: torch.device):
         self.wishes, self.device = wishes, device
-        longest = max(wish.beginning for wish in wishes)
+        self.longest = max(wish.beginning for wish in wishes)
+        """After this many tokens, every text has been spelt."""
         asking = next((wish for wish in wishes if wish.capitals), None)
-        self.longest = longest if asking is None else math.inf
-        """After this many tokens, every text has been spelt, and its last word has ended."""
-        self.capitals = list(asking.capitals) if asking else []
-        self.is_part = table_of(asking.word_parts if asking else (), device)
+        self.has_small = asking is not None
+        self.capitals = torch.tensor(asking.capitals if asking else (), dtype=torch.long, device=device)
+        self.are_letters = table_of(asking.letters if asking else (), device)
         self.are_small = torch.tensor([bool(wish.capitals) for wish in wishes], device=device)  # (B,)
         widest = max(len(wish.prefix) for wish in wishes)
         table = [wish.prefix + [NOTHING] * (widest + 1 - len(wish.prefix)) for wish in wishes]
@@ -140,46 +141,59 @@ class Beginnings:
     def __call__(self, unruled: Tensor, ruled: Tensor, ids: Tensor, sentences: Tensor) -> Tensor:
         """Return `ruled` (B, K, V), with -inf for tokens that do not go on with an unfinished beginning.
 
-        Where the rules allow none of these, they are as in `unruled` (B, K, V). A beginning in small letters
-        gets no capital by what follows it.
+        Where the rules allow none of these, they are as in `unruled` (B, K, V).
         """
         table, length = self._rest(unruled.shape[2]), ids.shape[2]
         forced = self.prefixes[sentences, min(length, self.prefixes.shape[1] - 1)]  # (B,)
         is_forced = length < self.num_forced[sentences]
-        spelt, goes_on = self._spelt(ids, sentences)  # (B, K)
+        spelt, _ = self._spelt(table, ids, sentences)  # (B, K)
         is_open = spelt < self.num_rest[sentences, None]
         rows = (self.first_rows[sentences, None] + spelt).clamp(max=len(table) - 1)
         tokens = torch.arange(unruled.shape[2], device=self.device)
         allowed = torch.where(
             is_forced[:, None, None], tokens == forced[:, None, None], table[rows] != NOTHING
         )
-        if self.capitals:
-            is_kept = goes_on & self.are_small[sentences, None]
-            marks = ruled[:, :, self.capitals].masked_fill(is_kept[:, :, None], -torch.inf)
-            ruled[:, :, self.capitals] = marks
         is_given = (length < self.num_given[sentences])[:, None, None]
         begun = torch.where(allowed, ruled.masked_fill(is_given, 0.0), -torch.inf)
         is_against_rules = (begun == -torch.inf).all(2, keepdim=True)
         begun = torch.where(allowed & is_against_rules, unruled.clamp(min=UNLIKELY), begun)
         return torch.where((is_forced[:, None] | is_open)[:, :, None], begun, ruled)
 
-    def _spelt(self, ids: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
+    def keep_small(self, log_probs: Tensor, ids: Tensor, sentences: Tensor) -> None:
+        """Forbid in `log_probs` (B, K, V) the marks that would make capitals of a beginning in small letters.
+
+        These stand behind its last word, of which letters alone may follow it: other marks end what a mark
+        is about, so that "i" may go on as "iPhone".
+        """
+        if not self.has_small:
+            return
+        may_go_on = are_in(self.are_letters, ids[:, :, self.longest :]).all(2)
+        rows, beams = (may_go_on & self.are_small[sentences, None]).nonzero().unbind(1)  # (N,)
+        if not len(rows):
+            return
+        ids, sentences, length = ids[rows, None, beams], sentences[rows], ids.shape[2]  # (N, 1, t) and (N,)
+        table = self._rest(log_probs.shape[2])
+        spelt, num_first = self._spelt(table, ids[:, :, : self.longest], sentences)  # (N, 1)
+        is_spelt = (spelt >= self.num_rest[sentences, None]) & (num_first >= self.num_forced[sentences, None])
+        is_first = torch.arange(length, device=self.device) < num_first[:, :, None]
+        goes_on = is_spelt & (is_first | are_in(self.are_letters, ids)).all(2)
+        places = rows[:, None], beams[:, None], self.capitals
+        log_probs[places] = log_probs[places].masked_fill(goes_on, -torch.inf)
+
+    def _spelt(self, table: Tensor, ids: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
         """Return how many characters (B, K) of the rest are spelt by the tokens after the prefix.
 
-        With it, whether (B, K) all is spelt, and its last word has not ended since.
+        With it, how many of the tokens (B, K) are of the prefix or the rest.
         """
-        spelt = torch.zeros_like(ids[:, :, 0] if ids.shape[2] else ids.sum(2))
-        goes_on = spelt.bool()
-        table, first = self._table, self.first_rows[sentences, None]
-        assert table is not None
+        spelt, num_first = ids.new_zeros(ids.shape[:2]), ids.new_zeros(ids.shape[:2])
+        first, num_rest = self.first_rows[sentences, None], self.num_rest[sentences, None]
         for place in range(ids.shape[2]):
-            is_forced, num_rest = place < self.num_forced[sentences, None], self.num_rest[sentences, None]
+            is_forced = place < self.num_forced[sentences, None]
             is_rest = ~is_forced & (spelt < num_rest)
             found = table[(first + spelt).clamp(max=len(table) - 1), ids[:, :, place]].long()
             spelt = torch.where(is_rest & (found != NOTHING), found, spelt)
-            is_part = goes_on & are_in(self.is_part, ids[:, :, place])
-            goes_on = torch.where(is_forced | is_rest, spelt >= num_rest, is_part)
-        return spelt, goes_on
+            num_first += is_forced | is_rest
+        return spelt, num_first
 
     def _rest(self, vocab_size: int) -> Tensor:
         """Return the table (rows, V): characters spelt after each token, `NOTHING` where it may not follow.

@@ -105,7 +105,7 @@ def test_what_is_wished_for_joins_the_tokens() -> None:
     wishes = [
         Wish(prefix=[13, 14], avoid=[[5], [15, 6], [EDGE, 16]]),
         Wish(must=[[[14, 15], [17]]], word_parts=[7, 16], word_ends=[15]),
-        Wish(prefix=[12], rest=[{15: 1, 16: 1}], word_parts=[7, 16], capitals=[*OWN[2].tolist(), 18]),
+        Wish(prefix=[12], rest=[{15: 1, 16: 1}], capitals=[*OWN[2].tolist(), 18], letters=[7, 16]),
     ]
     first, second, third = (best[0].ids for best in ids_of_best(wishes))
     assert first[:2] == [13, 14]

@@ -136,6 +136,39 @@ def test_a_prefix_in_small_letters_gets_no_capital_by_a_mark_behind_it() -> None
     assert all(may_follow(*case) for case in [("bel", " der"), ("bel", "lt-b"), ("Hun", "d"), ("", "der")])
 
 
+def test_a_prefix_in_small_letters_may_go_on_with_capitals_that_leave_it_as_it_is() -> None:
+    lines = ["das iPhone", "iPHONE mRNA", "h2Os USA Das DAS", "dasUndDas"] * 5
+    tok = Tokenizer.train(
+        TokenizerConfig(kind=TokenizerKind.char, vocab_size=60, case=Case.markup), ParallelText(lines, lines)
+    )
+
+    def allows(prefix: str, text: str) -> bool:
+        """Whether the rules for a prefix let each token of a text follow those before it."""
+        wish, (ids,) = Wishes(tok).of(Request("", prefix=prefix)), tok.encode_tgt([text])
+        rules = Restrictions(BeamConfig(), torch.ones(1, 1, dtype=torch.bool), [wish])
+        first, before = torch.tensor([0]), torch.tensor(ids)[None, None]
+        found = (
+            rules(torch.zeros(1, 1, tok.tgt_vocab_size), before[:, :, :place], first)[0, 0, token]
+            for place, token in enumerate(ids)
+        )
+        return all(one == 0 for one in found)
+
+    assert tok.decode(tok.encode_tgt(["das iPhone mRNA"])[0]) == "das iPhone mRNA"
+    for prefix, text in [("das i", "das iPhone"), ("i", "iPHONE"), ("m", "mRNA"), ("h", "h2Os")]:
+        assert allows(prefix, text), text
+    assert allows("das", "das Das DAS")
+    assert allows("das", "dasUndDas")
+    assert not any(allows("das", text) for text in ["Das", "DAS", "DASs", "Dass"])
+
+
+def test_behind_its_beginning_a_sentence_costs_the_columns_of_the_marks_alone() -> None:
+    small = Wish([5], [{6: 1}], capitals=[7], letters=[6, 8])
+    rules = Restrictions(BeamConfig(), torch.ones(2, 1, dtype=torch.bool), [small, Wish()])
+    log_probs, ids = torch.zeros(2, 2, 10), torch.tensor([[[5, 6, 8], [5, 6, 9]]] * 2)
+    assert rules(log_probs, ids, torch.tensor([0, 1])) is log_probs
+    assert (log_probs == -torch.inf).nonzero().tolist() == [[0, 0, 7]]
+
+
 def test_a_phrase_is_avoided_however_it_is_spelt(subwords: Tokenizer) -> None:
     wishes = Wishes(subwords, ["Hund"])
     avoided = wishes.of(Request("", avoid=["über die"])).avoid

@@ -35,6 +35,8 @@ class _Letters(NamedTuple):
     """The parts of a word: several capitals, a capital and what follows, letters before these."""
     mark: re.Pattern[str]
     """A mark and the letters before it."""
+    only: re.Pattern[str]
+    """Letters alone."""
 
 
 def marked(lines: Sequence[str]) -> list[str]:
@@ -52,6 +54,11 @@ def restored_parts(parts: Sequence[str]) -> list[str]:
     """Return the parts of a restored line, given those of a marked one; a part may be empty then."""
     spans = iter(_restored("".join(parts)))
     return ["".join(next(spans) for _ in part) for part in parts]
+
+
+def are_letters(text: str) -> bool:
+    """Return whether a text is letters alone, so that a mark behind it is also about letters before it."""
+    return _letters().only.fullmatch(text) is not None
 
 
 @functools.cache
@@ -81,6 +88,7 @@ def _letters() -> _Letters:
         re.compile(f"(?<![{L}{N}{U}])[{L}{N}]*[{U}][{L}{N}{U}]*|{any_mark}"),
         re.compile(f"(?P<upper>[{U}][{X}]*[{U}][{U}{X}]*)|(?P<title>[{U}][{L}{N}]*)|(?P<rest>[{L}{N}]+)"),
         re.compile(f"{ESCAPE}{any_mark}?|(?P<word>[{L}{N}{U}]*)(?P<mark>[{TITLE}{UPPER}{BREAK}])"),
+        re.compile(f"[{L}{N}{U}]+"),
     )
 
 
