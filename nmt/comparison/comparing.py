@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
@@ -433,21 +435,32 @@ def _disagreements(found: Comparison, column: Column) -> Iterable[str]:
 
 
 def _cost(record: RunRecord, file: Path | None) -> Cost:
-    """Return what the training took, up to the step that the translations in `file` are of."""
+    """Return what the training took, up to the step that the translations in `file` are of.
+
+    Sums at a step without a record are in proportion to the steps between the records around it.
+    """
     step, seconds = record.step, record.seconds
     tokens: float | None = record.tokens
     records = list(step_records(record.path / "metrics.jsonl"))
     if file is not None and (found := CHECKPOINT.fullmatch(file.stem)) and int(found[1]) < step:
-        step = int(found[1])
-        records = [one for one in records if one["step"] <= step]
-        last = [one for one in records if "train/tokens" in one][-1:] or [{}]
-        tokens, seconds = (as_number(last[0].get(f"train/{name}")) for name in ("tokens", "seconds"))
+        end = {"step": step, "train/tokens": tokens, "train/seconds": seconds}
+        step, known = int(found[1]), [end, *records] if record.state == "done" else records
+        tokens, seconds = (_sum_at(step, known, f"train/{name}") for name in ("tokens", "seconds"))
     names = ("train/tflops_per_second", "train/tgt_tokens_per_second")
-    measures = [[as_number(one.get(name)) for name in names] for one in records]
-    shares = [tflops / speed for tflops, speed in measures if tflops and speed]
+    measures = [(one["step"], *(as_number(one.get(name)) for name in names)) for one in records]
+    last = min((there for there, *both in measures if all(both) and there >= step), default=step)
+    shares = [tflops / speed for there, tflops, speed in measures if tflops and speed and there <= last]
     per_token = sums.fmean(shares) * 1e12 if shares else None
     operations = per_token * tokens if per_token and tokens else None
-    return Cost(step, seconds, None if tokens is None else int(tokens), record.parameters, operations)
+    return Cost(step, seconds, None if tokens is None else round(tokens), record.parameters, operations)
+
+
+def _sum_at(step: int, records: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Return what `key` had grown to, from 0, by a step; None behind the last record of it."""
+    found = {one["step"]: value for one in records if (value := as_number(one.get(key))) is not None}
+    steps, values = zip(*sorted(({0: 0.0} | found).items()), strict=True)
+    value = float(np.interp(step, steps, values, right=math.nan))
+    return value if math.isfinite(value) else None
 
 
 def _curves_of(entries: Sequence[Entry]) -> list[dict[str, list[Point]]]:

@@ -264,17 +264,31 @@ def test_an_earlier_step_has_cost_what_it_took_to_get_there(tmp_path: Path) -> N
         {"step": 40, "train/tokens": 300, "train/seconds": 60.0, **speeds},
     ]
     run = made_run(tmp_path / "a", records=records)
-    steps = [run / "hypotheses" / "validation" / f"step_{step:08d}.de" for step in (10, 20, 40)]
+    steps = [run / "hypotheses" / "validation" / f"step_{step:08d}.de" for step in (10, 20, 30, 40)]
     for file in steps:
         write(file, (run / "hypotheses" / "validation.de").read_text())
     costs = [cost for cost in comparison(run, *steps).costs if cost is not None]
     assert [(cost.steps, cost.seconds, cost.tokens) for cost in costs] == [
         (40, 62.5, 300),
-        (10, None, None),
+        (10, 10.5, 50),
         (20, 21.0, 100),
+        (30, 40.5, 200),
         (40, 62.5, 300),
     ]
-    assert costs[2].operations == pytest.approx(100 * 2.0e12 / 10.0)
+    assert [cost.operations for cost in costs] == pytest.approx(
+        [tokens * 2.0e12 / 10.0 for tokens in (300, 50, 100, 200, 300)]
+    )
+
+
+def test_the_cost_of_a_step_behind_the_last_record_is_known_of_a_finished_run_alone(tmp_path: Path) -> None:
+    records = [{"step": 20, "train/tokens": 100, "train/seconds": 21.0}, {"step": 40, "valid/bleu": 10.0}]
+    for finished, expected in ((True, (41.75, 200)), (False, (None, None))):
+        run = made_run(tmp_path / str(finished), records=records, finished=finished)
+        file = run / "hypotheses" / "validation" / "step_00000030.de"
+        write(file, (run / "hypotheses" / "validation" / "step_00000040.de").read_text())
+        (cost,) = comparison(file).costs
+        assert cost is not None
+        assert (cost.seconds, cost.tokens) == expected
 
 
 def test_costs_and_curves(tmp_path: Path) -> None:
