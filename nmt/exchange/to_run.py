@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from nmt.config.stored import save_config
-from nmt.exchange.configs import ExportConfig
+from nmt.exchange.configs import ExportConfig, Quantization
 from nmt.exchange.shared import recorded_scores, untied
 from nmt.files import EXPORT_RECORD, IMPORT_RECORD, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
@@ -51,7 +51,8 @@ def write(run: Run, cfg: ExportConfig, folder: Path) -> None:
 
 
 def _scores(run: Run, cfg: ExportConfig) -> dict[str, Any]:
-    """Return the recorded scores of the run if they are of the very weights that are exported."""
+    """Return the recorded scores of the run if they are of the very weights that are exported, unrounded."""
     is_whole = len(cfg.runs) == 1 and cfg.encoder_layers is None and cfg.decoder_layers is None
+    is_exact = cfg.quantization is Quantization.float32
     exported, final = (identify_checkpoint(cfg.runs[0], name) for name in (cfg.checkpoints[0], "final"))
-    return (recorded_scores(run) or {}) if is_whole and exported == final else {}
+    return (recorded_scores(run) or {}) if is_whole and is_exact and exported == final else {}

@@ -413,7 +413,11 @@ def test_the_checkpoint_that_is_named(run: Path, monkeypatch: pytest.MonkeyPatch
     assert "exported is" not in card
     again = exported(exported(run, "nmt"), "safetensors")
     assert "| BLEU | 30.13 | 30.13 |" in (again / "README.md").read_text(encoding="utf-8")
-    older = exported(run.rename(run.with_name("renamed")), "safetensors", "checkpoint=7")
+    rounded = exported(run.rename(run.with_name("whole")), "nmt", "quantization=bfloat16")
+    assert "| BLEU | 30.13 | 30.13 |" in (rounded / "README.md").read_text(encoding="utf-8")
+    of_rounded = exported(rounded, "safetensors")
+    assert "None recorded" in (of_rounded / "README.md").read_text(encoding="utf-8")
+    older = exported(run.with_name("whole").rename(run.with_name("renamed")), "safetensors", "checkpoint=7")
     assert "These are the scores of checkpoint 9; exported is 7." in (older / "README.md").read_text("utf-8")
     stored = load_file(older / "model.safetensors")
     assert all(torch.equal(tensor, first.model[name]) for name, tensor in stored.items())
