@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nmt.errors import TrainingStopped
+from nmt.errors import TrainingStopped, in_one_line
 from nmt.runtime_config import num_processes
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class World:
     size: int = 1
     control: Any = None
     """The group for values on the CPU; None for a process that is alone."""
+    store: Any = None
+    """The store that all processes share, likewise."""
 
     @property
     def is_main(self) -> bool:
@@ -128,6 +130,13 @@ class World:
         rounds = itertools.zip_longest(*parts, fillvalue=_NOTHING)
         return [result for turn in rounds for result in turn if result is not _NOTHING]
 
+    def said_before(self, error: BaseException | None) -> str:
+        """Return what another process has said at its end, where an `error` is but that it is gone."""
+        with contextlib.suppress(dist.DistError):  # the launcher is gone, and with it the store
+            if self.store is not None and _is_of_a_lost_process(error) and self.store.check(["said"]):
+                return str(self.store.get("said").decode())
+        return ""
+
     def apart(self) -> World:
         """Return this world with a group of its own for values on the CPU, for use in another thread."""
         return self if self.size == 1 else replace(self, control=_control_group())
@@ -164,7 +173,7 @@ def joined(timeout_minutes: float) -> Iterator[World]:
     Heartbeat(rank, size, 60 * timeout_minutes, over)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
-    world = World(rank, size, _control_group())
+    world = World(rank, size, _control_group(), store)
     _ALL_STARTED.set()
     yield world
     # Not after an error: the others may never arrive, and `Launch` ends this process.
@@ -273,6 +282,8 @@ class Launch:
         """Write `text` to stderr, unless another process has said what is wrong."""
         try:
             self.has_logged = self.store.add("logged", 1) == 1
+            if self.has_logged:
+                self.store.set("said", f"rank {self.rank}: {_cause(text)}")
         except dist.DistError:  # the launcher is gone, and with it the store
             self.has_logged = True
         if self.has_logged:
@@ -364,10 +375,20 @@ def _answer(start: int, size: int) -> None:
 
 def explain(error: BaseException) -> tuple[int, str]:
     """Return exit code and text for an error that is not the user's: a lost process, or a bug."""
-    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
+    if _is_of_a_lost_process(error):
         reason = " ".join(str(error).split())
         return 4, (
             "error: another process of the training is gone; what it saved is intact, "
             f"and the same command goes on from there. {reason}"
         )
     return 1, "".join(traceback.format_exception(error)).rstrip()
+
+
+def _is_of_a_lost_process(error: BaseException | None) -> bool:
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+def _cause(text: str) -> str:
+    """Return in one line what a process says at its end: an error of the user, or a traceback."""
+    message = text.removeprefix("error: ")
+    return text.splitlines()[-1] if message == text else in_one_line(message)

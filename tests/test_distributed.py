@@ -699,6 +699,29 @@ def test_rank_0_closes_what_it_has_open_when_all_have_failed(
     assert read_json(tmp_path / "status.json")["reason"] == "the loss is nan"
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (UserError("shared memory is full:\n- make room"), 2, "shared memory is full: make room"),
+        (ZeroDivisionError("a bug"), 1, "ZeroDivisionError: a bug"),
+    ],
+)
+def test_rank_0_records_the_reason_of_the_process_that_failed_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int, reason: str
+) -> None:
+    def fail(world: World) -> int:
+        with StopRequest() as stop, ExitStack() as opened:
+            if world.is_main:
+                opened.enter_context(Status(RunDirectory(tmp_path), stop, requeue=False, world=world))
+            if world.rank == 1:
+                raise error
+            return wait_for_the_other(world)
+
+    assert Processes(launched(fail, monkeypatch), tmp_path).exit_codes() == [code, code]
+    status = read_json(tmp_path / "status.json")
+    assert (status["state"], status["reason"]) == ("failed", f"rank 1: {reason}")
+
+
 @pytest.mark.fault(24, 41)
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_is_stopped_is_named(

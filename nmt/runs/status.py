@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from types import TracebackType
 
-from nmt.distributed import is_closing
+from nmt.distributed import ALONE, World, is_closing
 from nmt.errors import Interrupted, NmtError, TrainingStopped, UserError, in_one_line
 from nmt.files import read_json, write_json
 from nmt.runs.directory import RunDirectory
@@ -24,11 +24,12 @@ class Status:
 
     finished; preempted by a signal; stopped, such as by a loss that is not finite; failed by any other error.
     A finished run stays so where the block ends before it has begun to train.
-    After SIGUSR1, with `requeue`, the job of Slurm is queued again.
+    After SIGUSR1, with `requeue`, the job of Slurm is queued again. Where another process of the `world` has
+    failed, the reason is what that one has said.
     """
 
-    def __init__(self, run: RunDirectory, stop: StopRequest, requeue: bool):
-        self.run, self.stop, self.requeue = run, stop, requeue
+    def __init__(self, run: RunDirectory, stop: StopRequest, requeue: bool, world: World = ALONE):
+        self.run, self.stop, self.requeue, self.world = run, stop, requeue, world
         self.file = run.status_file
         self._ending = threading.Lock()
 
@@ -48,7 +49,8 @@ class Status:
                 self._write("finished")
                 return
             with contextlib.suppress(NmtError):  # the disk may be full: that is said by `error`
-                self._write("stopped" if isinstance(error, TrainingStopped) else "failed", reason)
+                state = "stopped" if isinstance(error, TrainingStopped) else "failed"
+                self._write(state, self.world.said_before(error) or reason)
 
     @contextlib.contextmanager
     def told_at_once(self) -> Iterator[None]:

@@ -100,7 +100,7 @@ def train(cfg: TrainConfig, run_dir: Path, key: str = "run", typed: Collection[s
             require_unchanged(run, cfg)
         _require_shared(run, world)
         results: dict[str, Any] | None = world.broadcast(run.results() if unchanged else None)
-        status = Status(run, stop, cfg.runtime.requeue)
+        status = Status(run, stop, cfg.runtime.requeue, world)
         if results is None:
             with status if world.is_main else nullcontext():
                 results = _train_until_done(cfg, run, world, status)
