@@ -224,7 +224,9 @@ class Heartbeat:
         key = f"name/{rank}"
         name = self.store.get(key).decode() if self.store.check([key]) else "which has not begun"
         if self.store.add("logged", 1) == 1:
-            _dump(f"rank {rank} ({name}) has given no sign of life for {self.timeout:g} seconds")
+            what = f"rank {rank} ({name}) has given no sign of life for {self.timeout:g} seconds"
+            _dump(what)
+            self.store.set("said", what)
         self.store.set("ended", str(TrainingStopped.exit_code))
         os._exit(TrainingStopped.exit_code)
 
@@ -246,6 +248,52 @@ def _dump(what: str) -> None:
     text += "and the same command goes on from there. The threads of this process wait here:"
     print(text, file=stderr, flush=True)
     faulthandler.dump_traceback(stderr)
+
+
+class Meeting:
+    """The store of processes that the caller forks on this machine, in place of torchrun; a context manager.
+
+    It is opened when they are there, as a fork keeps none of its threads.
+    """
+
+    def __init__(self, size: int):
+        self.size, self._server = size, socket.create_server(("127.0.0.1", 0))
+        self._port = self._server.getsockname()[1]
+
+    def join(self, rank: int) -> None:
+        """Become the process of this rank, with its part of the threads; for a fork."""
+        self._server.close()
+        sizes = {"WORLD_SIZE": self.size, "LOCAL_WORLD_SIZE": self.size}
+        place = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port}
+        threads = max(1, torch.get_num_threads() // self.size)
+        torch.set_num_threads(threads)
+        own = {"OMP_NUM_THREADS": threads, "TORCHELASTIC_USE_AGENT_STORE": True}
+        os.environ |= {name: str(value) for name, value in (sizes | place | own).items()}
+
+    def __enter__(self) -> Meeting:
+        self._store = dist.TCPStore(  # type: ignore[attr-defined]
+            "127.0.0.1",
+            self._port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=self._server.detach(),
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._store
+
+    def end(self, code: int) -> None:
+        """Let all processes end with `code`, which wait for one that is gone."""
+        self._of_start().set("ended", str(code))
+
+    def said(self) -> str:
+        """Return what the process has said that was the first to fail; empty where none has."""
+        store = self._of_start()
+        return str(store.get("said").decode()) if store.check(["said"]) else ""
+
+    def _of_start(self) -> Store:
+        return dist.PrefixStore(_prefix(1), self._store)  # type: ignore[attr-defined]
 
 
 class Launch:
@@ -335,8 +383,12 @@ def _store() -> tuple[Store, int, int]:
     prefix for each start.
     """
     store, rank, size = next(dist.rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))  # type: ignore[attr-defined]
-    prefix = f"nmt/{_start(store, rank, size)}"
-    return dist.PrefixStore(prefix, store), rank, size  # type: ignore[attr-defined]
+    return dist.PrefixStore(_prefix(_start(store, rank, size)), store), rank, size  # type: ignore[attr-defined]
+
+
+def _prefix(start: int) -> str:
+    """Return what the keys of a start have in front."""
+    return f"nmt/{start}"
 
 
 _STARTS: list[int] = []

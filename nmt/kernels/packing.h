@@ -124,7 +124,9 @@ template <bool PAIRED, InnerAxis INNER, typename T>
 PackedMatrix pack(const T* in, int64_t ld, int64_t rows, int64_t cols) {
   constexpr bool down = INNER == InnerAxis::rows;
   const PackedMatrix packed(down ? cols : rows, down ? rows : cols);
-  if (packed.panels > 0) std::memset(packed.tile(packed.panels - 1, 0, 0), 0, packed.depths * 2 * TILE_BYTES);
+  if (packed.panels > 0 && packed.depths > 0) {
+    std::memset(packed.tile(packed.panels - 1, 0, 0), 0, packed.depths * 2 * TILE_BYTES);
+  }
   deal(packed.depths, 1 + 32 / (packed.panels + 1), [&](int64_t begin, int64_t end) {
     pack_part<PAIRED, INNER>(in, ld, rows, cols, packed, begin, end);
   });

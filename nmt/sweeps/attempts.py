@@ -12,17 +12,19 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nmt.errors import Log, TrainingStopped, in_one_line
 from nmt.signals import SIGNALS, when_orphaned
 from nmt.sweeps.records import infinite
+
+if TYPE_CHECKING:
+    from nmt.distributed import Meeting
 
 Report = Callable[[Callable[[], int], Log], int]
 """A function that calls its first argument, tells the second of an error, and returns the exit code."""
@@ -222,40 +224,37 @@ class _Ranks:
 
 def _together(work: Work, report: Report, processes: int) -> tuple[int, Outcome]:
     """Do the work of a trial in several processes that compute together."""
-    ranks = _Ranks()
-    with Signals() as signals, socket.create_server(("127.0.0.1", 0)) as server:
+    from nmt.distributed import Meeting
+
+    ranks, meeting = _Ranks(), Meeting(processes)
+    with Signals() as signals:
         with signals.held():
             for rank in range(processes):
-                place = _place(rank, processes, server.getsockname()[1])
-                ranks.children.append(Child(_as_rank(work, report, place, server), signals))
+                ranks.children.append(Child(_as_rank(work, report, meeting, rank), signals))
             signals.receiver = ranks
-        import torch.distributed as dist
-
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1",
-            server.getsockname()[1],
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=server.detach(),
-        )
-        in_turn = _wait(ranks, signals)
-        del store  # where they met
+        with meeting:
+            in_turn = _wait(ranks, signals, meeting)
+            said = meeting.said()
     outcomes = {child: child.outcome() for child in in_turn}
     outcome = outcomes[ranks.children[0]]
     outcome.gpu_seconds = sum(one.gpu_seconds for one in outcomes.values())
     first = next((child for child in in_turn if child.code), None)
     if first is None:
         return 0, outcome
-    told = [one.reason for child, one in outcomes.items() if child.code >= 0 and one.reason]
-    outcome.results, outcome.reason = None, _end(first.code) if first.code < 0 or not told else told[0]
+    told = [one.reason for child, one in outcomes.items() if one.reason not in ("", _end(child.code))]
+    reasons = [*told, said[:MAX_TOLD], _end(first.code)] if first.code > 0 else [_end(first.code)]
+    outcome.results, outcome.reason = None, next(filter(None, reasons))
     return (first.code if first.code > 0 else TrainingStopped.exit_code), outcome
 
 
-def _wait(ranks: _Ranks, signals: Signals) -> list[Child]:
+def _wait(ranks: _Ranks, signals: Signals, meeting: Meeting) -> list[Child]:
     """Return the processes of a trial in the order in which they have ended."""
     in_turn, limit = list[Child](), float("inf")
     while running := [child for child in ranks.children if child not in in_turn]:
-        in_turn += ended(running, POLL_SECONDS)
+        done = ended(running, POLL_SECONDS)
+        in_turn += done
+        if any(child.code < 0 for child in done):  # killed, before it could say anything
+            meeting.end(TrainingStopped.exit_code)
         if any(child.code for child in in_turn):
             limit = min(limit, time.monotonic() + (ORPHAN_SECONDS if signals.first else LOST_SECONDS))
         if time.monotonic() > limit:
@@ -263,35 +262,15 @@ def _wait(ranks: _Ranks, signals: Signals) -> list[Child]:
     return in_turn
 
 
-def _place(rank: int, processes: int, port: int) -> dict[str, str]:
-    """Return the environment by which a process knows its rank and the store, as torchrun sets it."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
-
-
 def _as_rank(
-    work: Work, report: Report, place: dict[str, str], server: socket.socket
+    work: Work, report: Report, meeting: Meeting, rank: int
 ) -> Callable[[Callable[[Outcome], None]], int]:
     """Return the attempt that one of several processes makes."""
 
     def make(tell: Callable[[Outcome], None]) -> int:
-        server.close()
-        os.environ |= place
-        import torch
-
         from nmt.distributed import Launch
 
-        threads = max(1, torch.get_num_threads() // int(place["WORLD_SIZE"]))
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # of processes that it starts
-        torch.set_num_threads(threads)
+        meeting.join(rank)
         with Launch() as launch:
             code, outcome = _alone(work, report, launch.log)
             if not launch.has_logged:

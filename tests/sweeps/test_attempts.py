@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -99,17 +100,49 @@ def test_a_process_that_is_killed_ends_the_others(capfd: pytest.CaptureFixture[s
     assert (code, outcome.reason) == (4, "killed by SIGKILL, perhaps for lack of memory")
 
 
-def test_what_does_not_end_after_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.sweeps.attempts.LOST_SECONDS", 0.2)
-
-    def body(world: World) -> dict[str, Any]:
-        if world.rank == 1:
+def test_a_process_that_is_killed_before_it_meets_the_others_ends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work() -> dict[str, Any]:
+        if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(100)
         return bleu(1.0)
 
     began = time.monotonic()
-    assert in_two(body)[1].reason == "killed by SIGKILL, perhaps for lack of memory"
+    code, outcome = attempt(work, report, processes=2)
+    assert (code, outcome.reason) == (4, "killed by SIGKILL, perhaps for lack of memory")
+    assert time.monotonic() - began < 50
+
+
+def test_a_process_that_gives_no_sign_of_life_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.sweeps.attempts.LOST_SECONDS", 0.2)
+
+    def work() -> dict[str, Any]:
+        with joined(0.02) as world:
+            if world.rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            world.barrier()
+        return bleu(1.0)
+
+    code, outcome = attempt(work, report, processes=2)
+    assert code == 4
+    assert re.match(r"rank 1 \(process \d+ on .+\) has given no sign of life for 1.2 seconds", outcome.reason)
+
+
+def test_what_does_not_end_after_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.sweeps.attempts.LOST_SECONDS", 0.2)
+
+    def work() -> dict[str, Any]:
+        if os.environ["RANK"] == "0":  # which answers the other one
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        threading.Event().wait()
+        return bleu(1.0)
+
+    monkeypatch.setattr("nmt.distributed.Launch._watch", lambda *_: None)
+    began = time.monotonic()
+    assert attempt(work, report, processes=2)[1].reason == "killed by SIGKILL, perhaps for lack of memory"
     assert time.monotonic() - began < 50
 
 
