@@ -1,4 +1,5 @@
-"""YAML as plain data, whoever wrote it: the one reader of stored configs and of the files of --config-dir.
+"""YAML as plain data: the one reader, whoever wrote it, of stored configs and of the files of --config-dir,
+and the writer of the former.
 
 A file holds mappings, lists, numbers and text, and nothing else: no tag, no alias, no key that names code and
 no setting of Hydra's own. A file of --config-dir may refer to other keys of the config, as `${data.src}`;
@@ -46,6 +47,12 @@ Loader.yaml_implicit_resolvers = {
     for first, rows in Loader.yaml_implicit_resolvers.items()
 }
 Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+_Dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+_Dumper.yaml_implicit_resolvers = {
+    first: [*rows, *Loader.yaml_implicit_resolvers.get(first, [])]
+    for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
 
 
 class UserFiles(FileConfigSource):
@@ -127,6 +134,12 @@ def read_text(file: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"a config is UTF-8 text, but byte {error.start} is not") from error
+
+
+def dumped(plain: object) -> str:
+    """Return the YAML of plain data, with quotes around texts that `Loader` or YAML 1.1 takes for others."""
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def parsed(text: str, *, references: bool = False) -> dict[str, Any]:

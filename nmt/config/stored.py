@@ -19,7 +19,7 @@ from typing import Any, cast
 import yaml
 from omegaconf import Container, DictConfig, OmegaConf
 
-from nmt.config.plain import named, parsed, read_text
+from nmt.config.plain import dumped, named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config, with_decoding
@@ -128,7 +128,7 @@ def fingerprint(cfg: TrainConfig) -> str:
 
 def save_config(cfg: TrainConfig, path: Path) -> None:
     """Write `cfg` to `path`, which afterwards holds all of it or is unchanged."""
-    write_atomically(path, yaml.safe_dump(to_plain(cfg), sort_keys=False, allow_unicode=True).encode())
+    write_atomically(path, dumped(to_plain(cfg)).encode())
 
 
 def load_config(path: Path) -> TrainConfig:

@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.comparison.record import read_config
 from nmt.config.compose import compose
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
@@ -104,6 +105,20 @@ def test_a_config_is_read_as_it_was_written(tmp_path: Path, overrides: tuple[str
     assert type(read.optimizer) is type(written.optimizer)
     assert type(read.schedule) is type(written.schedule)
     assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    file, dates = tmp_path / "config.yaml", ["2024_05", "2024-05-06", "1:30", "1:30.5"]
+    numbers = ["1e3", "1__0e3", "1_000", "0x10", "010", "0b1", ".5", "5.", "+1", "1e", ".inf", ".NaN"]
+    words = ["true", "True", "null", "~", "no", "on", "=", "<<", "- a", "a: b", " a ", "größe\n"]
+    written = config(*map(quoted, FILES))
+    assert isinstance(written.data, FilesData)
+    written = dataclasses.replace(
+        written, run="1e4", data=dataclasses.replace(written.data, train=[*dates, *numbers, *words])
+    )
+    save_config(written, file)
+    assert load_config(file) == written
+    assert read_config(file)["data.train"] == [*dates, *numbers, *words]
 
 
 def test_a_config_that_is_read_again_is_a_copy_of_its_own(tmp_path: Path) -> None:
