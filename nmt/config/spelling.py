@@ -38,3 +38,8 @@ def spelled(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {spelled(inner)}' for key, inner in value.items())}}}"
     raise UserError(f"{value!r} is no value of a config: text, a number, true, false, none or a list")
+
+
+def unquoted(value: str) -> str:
+    """Return a value of the command line, for people: a plain text without the quotes around it."""
+    return re.sub(r"(?<![^\[,:])'(?!null')([\w.+-]+)'", r"\1", value, flags=re.ASCII | re.IGNORECASE)

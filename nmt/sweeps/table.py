@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from nmt.config.spelling import unquoted
 from nmt.config.sweeps import short_names
 from nmt.decoding.metrics import MACRO, METRICS, label_of
 from nmt.errors import first_of, visible
@@ -63,7 +64,7 @@ def _table(records: Records, scores: Mapping[str, str]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state", min_width=9)
     for rank, group in enumerate(groups, start=1):
-        cells = [str(rank) if group.ranked else "", *(visible(group.values[key]) for key in keys)]
+        cells = [str(rank) if group.ranked else "", *(visible(unquoted(group.values[key])) for key in keys)]
         cells += [_mean(group, name) for name in scores]
         cells += [f"{len(group.done)}/{len(group.records)}"] * is_seeded
         cells += [f"{sum(one.seconds for one in group.records) / 60:.1f}", _states(group.records)]

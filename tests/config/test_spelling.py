@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from nmt.config.overrides import parse_flags, parse_overrides, runs_of
-from nmt.config.spelling import shell_word
+from nmt.config.overrides import parse_flags, runs_of, usable
+from nmt.config.spelling import shell_word, unquoted
 from nmt.verbs import VERBS
 
 
@@ -31,9 +31,25 @@ from nmt.verbs import VERBS
 )
 def test_a_setting_that_is_printed_can_be_typed(path: str) -> None:
     (word,) = shlex.split(shell_word("run", path))
-    assert runs_of(parse_overrides(parse_flags(VERBS["train"], [word]).overrides), "run") == [path]
+    flags = parse_flags(VERBS["train"], [word])
+    assert runs_of([usable(VERBS["train"], flags.overrides[0], flags)], "run") == [path]
 
 
 def test_a_plain_path_is_typed_without_quotes() -> None:
     assert shell_word("run", "outputs/a-b/c_1.2") == "run=outputs/a-b/c_1.2"
     assert shell_word("run", "my runs/a") == "'run=\"my runs/a\"'"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("'2024_01_02'", "2024_01_02"),
+        ("[b,'1e3']", "[b,1e3]"),
+        ("{a:'true'}", "{a:true}"),
+        ("'null'", "'null'"),
+        ("'a, b'", "'a, b'"),
+        ("\"it is 'x'\"", "\"it is 'x'\""),
+    ],
+)
+def test_a_plain_text_is_shown_without_quotes(value: str, shown: str) -> None:
+    assert unquoted(value) == shown

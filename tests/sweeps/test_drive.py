@@ -163,6 +163,15 @@ def test_the_table_fits_a_terminal(
     assert "33.33" not in shown
 
 
+def test_the_table_shows_texts_as_they_are_typed(planned: Planned, capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = planned("data=files", "data.validation=v", "data.test=t", "data.train=2024_01_02,[1e3,b]")
+    assert sweep(chosen, lambda trial: bleu(1.0), report) == 0
+    shown = capfd.readouterr().out
+    assert "'" not in shown
+    assert {"2024_01_02", "[1e3,b]"} <= {*shown.split()}
+    assert stored("values")["train-2024_01_02"] == {"data.train": "'2024_01_02'"}
+
+
 def test_cost_is_that_of_the_newest_checkpoint(planned: Planned) -> None:
     def train(trial: Composed) -> dict[str, Any]:
         made_run(Path(str(trial.folder)))
