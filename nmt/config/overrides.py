@@ -13,14 +13,19 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep, ValueType
-from hydra.grammar.gen.OverrideLexer import InputStream, OverrideLexer  # type: ignore[attr-defined]
+from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
+    CommonTokenStream,
+    InputStream,
+    OverrideLexer,
+)
+from hydra.grammar.gen.OverrideParser import OverrideParser
 from omegaconf import OmegaConf
 
 from nmt.config.explain import explained, no_such_choice, renamed
@@ -36,10 +41,8 @@ FROM_RUN = "from_run"
 """Name of the choice that stands for the settings that the run was trained with."""
 
 _CONVERTED = {OverrideLexer.INT, OverrideLexer.FLOAT, OverrideLexer.BOOL}
-_AROUND_VALUES = {
-    *(OverrideLexer.BRACKET_OPEN, OverrideLexer.BRACKET_CLOSE),
-    *(OverrideLexer.POPEN, OverrideLexer.PCLOSE, OverrideLexer.COMMA),
-}
+_LISTING = ("choice", "shuffle", "sort")
+"""Functions of Hydra that list values."""
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{[^:{}]*\}")
 
@@ -73,8 +76,7 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         joined = re.sub(r" ?= ?", "=", " ".join(arguments))
         raise UserError(f"a setting is one word, without spaces around =; write {joined}")
     arguments = _with_key(verb, arguments) if verb.words else arguments
-    arguments = [_with_literal_prompt(_at_home(argument)) for argument in arguments]
-    flags.overrides = [_with_literal_text(verb, _mounted(verb, argument)) for argument in arguments]
+    flags.overrides = [_mounted(verb, _with_literal_prompt(_at_home(argument))) for argument in arguments]
     if flags.info is not None and (flags.cfg is not None or flags.multirun):
         parser.error("--info goes with neither --cfg nor --multirun")
     if flags.multirun and flags.cfg not in (None, "job"):
@@ -148,27 +150,55 @@ def _mounted(verb: Verb, argument: str) -> str:
     return f"{verb.mounts[key]}@{key}={choice}" if key in verb.mounts else argument
 
 
-def _with_literal_text(verb: Verb, argument: str) -> str:
-    """Return an argument with quotes around what is text, such as a path, and Hydra would convert."""
-    key, _, value = argument.partition("=")
-    if (literal := _literal(value)) == value:
-        return argument
-    root = SweepConfig if key.startswith(PREFIX) else verb.config_class()
-    return f"{key}={literal}" if is_text(root, key.removeprefix(PREFIX)) else argument
+def _literal(verb: Verb, key: str, value: str) -> str:
+    """Return the value of a key with quotes around what is text, such as a path, and Hydra would convert.
 
-
-def _literal(value: str) -> str:
-    """Quote what Hydra converts, also in lists, but for whole numbers whose text is the same afterwards."""
+    It is a value that Hydra understands.
+    """
+    if not re.search(r"\d|true|false|inf|nan", value, re.IGNORECASE):
+        return value
     lexer = OverrideLexer(InputStream(value))
-    lexer.removeErrorListeners()
     lexer.mode(OverrideLexer.VALUE_MODE)
-    tokens = [token for token in lexer.getAllTokens() if token.type != OverrideLexer.WS]
-    around = [None, *(token.type for token in tokens), None]
-    for token, before, after in reversed([*zip(tokens, around, around[2:], strict=False)]):
-        is_value = token.type in _CONVERTED and {before, after} <= {None} | _AROUND_VALUES
-        if is_value and not re.fullmatch("0|-?[1-9][0-9]*", token.text):
-            value = f"{value[: token.start]}{quoted(token.text)}{value[token.stop + 1 :]}"
+    tree = OverrideParser(CommonTokenStream(lexer)).value()
+    for part, parts in reversed([*_converted(tree, key.split("."))]):
+        if _is_text(verb, parts):
+            begin, end = part.start.start, part.stop.stop + 1
+            value = f"{value[:begin]}{quoted(part.getText().strip())}{value[end:]}"
     return value
+
+
+def _converted(tree: Any, parts: list[str]) -> Iterator[tuple[Any, list[str]]]:
+    """Yield what Hydra converts, each with the parts of its key, but for what functions compute with.
+
+    Whole numbers, whose text is the same afterwards, are left out.
+    """
+    children = [tree.getChild(i) for i in range(tree.getChildCount())]
+    if isinstance(tree, OverrideParser.PrimitiveContext):
+        tokens = [one.symbol for one in children if one.symbol.type != OverrideLexer.WS]
+        is_whole = re.fullmatch("0|-?[1-9][0-9]*", tokens[0].text)
+        if len(tokens) == 1 and tokens[0].type in _CONVERTED and not is_whole:
+            yield tree, parts
+    elif isinstance(tree, OverrideParser.FunctionContext):
+        name = children[0].getText()
+        for before, child in itertools.pairwise(children):
+            is_value = isinstance(child, OverrideParser.ElementContext)
+            is_value &= not isinstance(before, OverrideParser.ArgNameContext)
+            if is_value and (name in _LISTING or (name == "tag" and child.function())):
+                yield from _converted(child, parts)
+    else:
+        if isinstance(tree, OverrideParser.DictKeyValuePairContext):
+            parts = [*parts, children[0].getText().strip()]
+        for child in children:
+            yield from _converted(child, parts)
+
+
+def _is_text(verb: Verb, parts: list[str]) -> bool:
+    """Return whether a key takes texts, or lists of them."""
+    if parts[0] == PREFIX.removesuffix("."):
+        return is_text(SweepConfig, parts[1:])
+    if parts[0] == verb.models:
+        parts = ".".join(parts[2:] or [verb.run_key]).split(".")
+    return is_text(verb.config_class(), parts)
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[Override]:
@@ -270,7 +300,8 @@ def swept_values(verb: Verb, override: Override, flags: argparse.Namespace) -> l
             "out the values of the one, or leave out the others"
         )
     if override.is_sweep_override():
-        return list(dict.fromkeys(override.sweep_string_iterator()))
+        texts = override.sweep_string_iterator()  # those of choice(...) have lost their quotes
+        return list(dict.fromkeys(_literal(verb, key, text) for text in texts))
     return [override.get_value_element_as_str()]
 
 
@@ -280,7 +311,7 @@ def combinations(values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
-    """Return an argument as an override.
+    """Return an argument as an override, whose line is as typed, and whose texts are.
 
     Raises:
         UserError: the argument is none, or one that Hydra would accept, or refuse with a bad explanation.
@@ -293,7 +324,9 @@ def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
     _refuse_names(override)
     if override.key_or_group in verb.groups:
         _refuse_choice(verb, override, flags)
-    return override
+    key, sign, value = argument.partition("=")
+    (meant,) = parse_overrides([f"{key}{sign}{_literal(verb, key, value)}"])
+    return replace(meant, input_line=argument)
 
 
 def _keyed(verb: Verb, word: str) -> str:

@@ -6,10 +6,12 @@ Knows the tables; knows no values.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
+from nmt.data.filter_table import FILTERS
+from nmt.data.modifiers import MODIFIERS
 from nmt.data.reading.sources import SOURCES
 from nmt.decoding.configs import STRATEGIES
 from nmt.models.configs import MODELS
@@ -25,11 +27,11 @@ SCHEMA_PREFIX = "base_"
 class ConfigClasses(Mapping[str, type]):
     """The config classes of a table NAME -> (config class, code), as the table is now."""
 
-    def __init__(self, table: Mapping[str, tuple[type, Any]]):
+    def __init__(self, table: Mapping[str, tuple[Any, ...]]):
         self._table = table
 
     def __getitem__(self, name: str) -> type:
-        return self._table[name][0]
+        return cast(type, self._table[name][0])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
@@ -49,6 +51,16 @@ VARIANTS: dict[str, tuple[str, Mapping[str, type]]] = {
 }
 """Parts with several dataclasses -> the field that names the one in use, and its values -> dataclasses."""
 
+_CORPORA = ("data.corpora.*", "data.corpus", "sets.*")
+_CLASSES: dict[str, Mapping[str, type]] = {
+    **{part: classes for part, (_, classes) in VARIANTS.items()},
+    **dict.fromkeys(_CORPORA, VARIANTS["data"][1]),
+    **{f"{place}.filters": ConfigClasses(FILTERS) for place in ("data", *_CORPORA)},
+    **{f"{place}.augment": ConfigClasses(MODIFIERS) for place in ("data", *_CORPORA)},
+    "validation_decoding": VARIANTS["decoding"][1],
+}
+"""Keys of groups, and of mappings in a config, also in lists -> their dataclasses; * is any name."""
+
 
 def config_keys(root: type[Any], prefix: str = "") -> list[str]:
     """Return the keys of a config with the root `root`, those of every choice and the groups included."""
@@ -60,21 +72,25 @@ def config_keys(root: type[Any], prefix: str = "") -> list[str]:
     return [*found]
 
 
-def is_text(root: type[Any], key: str) -> bool:
-    """Return whether a key of a config with the root `root` takes texts or lists of them, in every choice."""
-    kinds = _types(root, key)
+def is_text(root: type[Any], parts: Sequence[str]) -> bool:
+    """Return whether a key takes texts or lists of them, in every choice that a config `root` has for it.
+
+    `parts` are those of the key, or of one in mappings.
+    """
+    kinds = [*_types(root, parts)]
     return bool(kinds) and all(map(_holds_text, kinds))
 
 
-def _types(root: type[Any], key: str, prefix: str = "") -> list[Any]:
-    """Return the types of a key in the choices that have it."""
-    first, _, rest = key.partition(".")
-    kind = get_type_hints(root, include_extras=True).get(first)
-    if kind is None or not rest:
-        return [kind] * (kind is not None)
-    name = f"{prefix}{first}"
-    kinds = VARIANTS[name][1].values() if name in VARIANTS else [kind] * dataclasses.is_dataclass(kind)
-    return [found for one in kinds for found in _types(one, rest, f"{name}.")]
+def _types(kind: Any, parts: Sequence[str], place: str = "") -> Iterator[Any]:
+    """Yield the types that `parts` lead to from a value of the type `kind`, the keys to which are `place`."""
+    if not parts:
+        yield kind
+    elif place not in _CLASSES and get_origin(kind) is dict:
+        yield from _types(get_args(kind)[1], parts[1:], f"{place}.*")
+    else:
+        for cls in _CLASSES[place].values() if place in _CLASSES else [kind] * dataclasses.is_dataclass(kind):
+            if (own := get_type_hints(cls, include_extras=True).get(parts[0])) is not None:
+                yield from _types(own, parts[1:], f"{place}.{parts[0]}".removeprefix("."))
 
 
 def _holds_text(kind: Any) -> bool:

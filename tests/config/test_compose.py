@@ -17,12 +17,12 @@ from nmt.attention_views.configs import View
 from nmt.config.compose import compose, outline
 from nmt.config.composed import Composed
 from nmt.config.explain import leaves
-from nmt.config.overrides import choices, parse_flags, parse_overrides
+from nmt.config.overrides import choices, parse_flags, parse_overrides, usable
 from nmt.config.registry import config_keys
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.schemas import compose_with_hydra, copied, set_up
-from nmt.config.stored import fingerprint, save_config
+from nmt.config.stored import difference, fingerprint, load_config, save_config
 from nmt.config.sweeps import MAX_NAME, file_name, sweep_folder
 from nmt.config.trials import plan
 from nmt.data.parallel_text import Split
@@ -61,30 +61,122 @@ def evaluation(*arguments: str) -> EvaluateConfig:
 @pytest.mark.parametrize(
     ("verb", "argument", "meant"),
     [
-        ("train", "run=2024_01_02", "run='2024_01_02'"),
-        ("train", "init=1e3", "init.run='1e3'"),
-        ("train", "run=2024", "run=2024"),
-        ("train", "run=00_1", "run=00_1"),
-        ("train", "run=null", "run=null"),
-        ("train", "run='1e3'", "run='1e3'"),
-        ("train", "run=runs/1e3", "run=runs/1e3"),
-        ("train", "init.run=a,1e3 , true", "init.run=a,'1e3' , 'true'"),
-        ("train", "init.run=choice(1e3,2e3)", "init.run=choice('1e3','2e3')"),
-        ("train", "data.train=[1_0, b/1_0]", "data.train=['1_0', b/1_0]"),
-        ("train", "objective.teachers=[1_0]", "objective.teachers=['1_0']"),
-        ("train", "sweep.dir=2024_01_02", "sweep.dir='2024_01_02'"),
-        ("train", "sweep.parallel=1_0", "sweep.parallel=1_0"),
-        ("train", "schedule.peak_rate=1e-3,2e-3", "schedule.peak_rate=1e-3,2e-3"),
-        ("train", "trainer.max_steps=1_000", "trainer.max_steps=1_000"),
-        ("train", "trainer.compile=true", "trainer.compile=true"),
-        ("distil", "teacher=[1.10,b]", "teacher=['1.10',b]"),
-        ("translate", "run=[2024_01_02,b]", "run=['2024_01_02',b]"),
-        ("translate", "output=true", "output='true'"),
-        ("runs", "folder=1e3", "folder='1e3'"),
+        ("train", "run=2024_01_02", "2024_01_02"),
+        ("train", "run=2024", 2024),
+        ("train", "run=00_1", "00_1"),
+        ("train", "run=null", None),
+        ("train", "run='1e3'", "1e3"),
+        ("train", "run= 1e3 ", "1e3"),
+        ("train", "run=runs/1e3", "runs/1e3"),
+        ("train", "init=1e3", "1e3"),
+        ("train", "data.train=[1_0, b/1_0,+1,TRUE]", ["1_0", "b/1_0", "+1", "TRUE"]),
+        ("train", "objective.teachers=[1_0]", ["1_0"]),
+        ("train", "trainer.max_steps=1_000", 1000),
+        ("train", "trainer.compile=true", True),
+        ("train", "tracking.project=int(1e3)", 1000),
+        (
+            "train",
+            "sets={n: {train: 1e3, references: [1_0]}}",
+            {"n": {"train": "1e3", "references": ["1_0"]}},
+        ),
+        ("train", "sets.n={name: files, train: 1e3}", {"name": "files", "train": "1e3"}),
+        ("train", "sets.n.train=1e3", "1e3"),
+        (
+            "train",
+            "data.corpora={a.b: {train: 1e3, weight: 1e3}}",
+            {"a.b": {"train": "1e3", "weight": 1000.0}},
+        ),
+        ("train", "data.corpora.a.filters=[{file: 1e3, min: 1e-3}]", [{"file": "1e3", "min": 0.001}]),
+        ("train", "data.corpus={train: 1e3}", {"train": "1e3"}),
+        ("train", "data.filters=[length,{pattern: true}]", ["length", {"pattern": "true"}]),
+        ("train", "data.augment=[{characters: 1_0, rate: 1e-1}]", [{"characters": "1_0", "rate": 0.1}]),
+        ("train", "validation_decoding={allowed: 1e3}", {"allowed": "1e3"}),
+        ("distil", "teacher=[1.10,b]", ["1.10", "b"]),
+        ("translate", "run=[2024_01_02,b]", ["2024_01_02", "b"]),
+        ("translate", "output=true", "true"),
+        ("evaluate", "sets={n: {train: 1e3}}", {"n": {"train": "1e3"}}),
+        ("serve", "models={a: 2024_01_02, b: [1e3,c]}", {"a": "2024_01_02", "b": ["1e3", "c"]}),
+        ("serve", "models={a: {run: 1e3, workers: 1_0}}", {"a": {"run": "1e3", "workers": 10}}),
+        (
+            "serve",
+            "models={a: {run: 1e3, decoding.allowed: 1_0}}",
+            {"a": {"run": "1e3", "decoding.allowed": "1_0"}},
+        ),
+        ("runs", "folder=1e3", "1e3"),
     ],
 )
-def test_what_is_text_stays_as_it_is_typed(verb: str, argument: str, meant: str) -> None:
-    assert parse_flags(VERBS[verb], [argument]).overrides == [meant]
+def test_what_is_text_stays_as_it_is_typed(verb: str, argument: str, meant: object) -> None:
+    flags = parse_flags(VERBS[verb], [argument])
+    assert usable(VERBS[verb], flags.overrides[0], flags).value() == meant
+
+
+def files_of(*arguments: str) -> list[Any]:
+    """Return the training files of each trial of a sweep."""
+    chosen = plan(VERBS["train"], ["-m", "sweep.dir=1_0", *RECIPE, *arguments])
+    assert chosen.folder == Path("1_0")
+    return [trial.to_config(TrainConfig).data.train for trial in chosen.trials]  # type: ignore[attr-defined]
+
+
+RECIPE = (
+    *("data=files", "data.validation=v", "data.test=t"),
+    *("tokenizer.vocab_size=40", "model=transformer_small"),
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "meant"),
+    [
+        ("a,1e3 , true", ["a", "1e3", "true"]),
+        ("[1e3,b],[c]", [["1e3", "b"], ["c"]]),
+        ("choice(1e3,2e3)", ["1e3", "2e3"]),
+        ("choice('1e3',b)", ["1e3", "b"]),
+        ("sort(2e3,1e3,reverse=false)", ["1e3", "2e3"]),
+        ("range(0.1,0.4,0.1)", [0.1, 0.2, 0.3]),
+    ],
+)
+def test_texts_of_trials_stay_as_they_are_typed(values: str, meant: list[object]) -> None:
+    assert files_of(f"data.train={values}") == meant
+
+
+def test_texts_of_a_search_stay_as_they_are_typed() -> None:
+    words = ["-m", "sweep.trials=2", *RECIPE, "data.train=tag(choice(1e3,b))"]
+    (space,) = plan(VERBS["train"], words).space.values()
+    assert space.choices == ("'1e3'", "b")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run=é1e3",), "'run=é1e3' is not understood"),
+        (("tokenizer.symbols=[1e3,true,<x>]",), "'tokenizer.symbols=[1e3,true,<x>]' is not understood"),
+        (("data.train=1e3,b",), "'data.train=1e3,b' names several values"),
+        (("-m", "data.train=interval(0.1,1.0)"), "'data.train=interval(0.1,1.0)' has infinitely many values"),
+        (
+            ("-m", "sweep.trials=2", "data.train=tag(x,choice(1e3,b))"),
+            "'data.train=tag(x,choice(1e3,b))': the only tag",
+        ),
+    ],
+)
+def test_an_argument_is_told_as_it_is_typed(words: tuple[str, ...], told: str) -> None:
+    called: Any = plan if "-m" in words else compose
+    with pytest.raises(UserError, match=re.escape(told)):
+        called(VERBS["train"], [*words, *RECIPE])
+
+
+def test_a_training_is_called_again_whatever_its_texts_look_like() -> None:
+    store("1e6")
+    words = [*RECIPE, "data.train=[1e3,true,.5]", "init=1e6"]
+    cfg = store("1e4", *words, "run=1e4")
+    assert (cfg.run, cfg.init.run) == ("1e4", "1e6")
+    assert load_config(Path("1e4", "config.yaml")) == cfg
+    assert training("run=1e4") == training(*words, "run=1e4") == (cfg, Path("1e4"))
+    for _ in range(2):
+        for trial in plan(VERBS["train"], ["-m", "sweep.dir=1_0", *RECIPE, "data.train=1e3,true"]).trials:
+            cfg, folder = trial.to_training()
+            if (folder / "config.yaml").exists():
+                assert difference(load_config(folder / "config.yaml"), cfg) == []
+            else:
+                store(str(folder), *trial.arguments)
 
 
 @pytest.mark.parametrize(
