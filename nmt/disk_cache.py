@@ -60,13 +60,14 @@ def open_entry(entry: Path) -> Metadata | None:
     return metadata
 
 
-def write_entry(entry: Path, fill: Callable[[Path], Metadata | None]) -> bool:
+def write_entry(entry: Path, fill: Callable[[Path], Metadata | None], *, is_passing: bool = False) -> bool:
     """Let `fill` write files into a folder and return metadata, if any; then make that folder the entry.
 
     Return False when the cache cannot be written: no space, or no permission.
 
     Raises:
-        UserError: it cannot be written, and `must_be_written`.
+        UserError: it cannot be written, and `must_be_written`; one that `is_passing`, on the way to another
+            entry, need not be.
     """
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ def write_entry(entry: Path, fill: Callable[[Path], Metadata | None]) -> bool:
                 publish(draft, entry)
     except (OSError, TrainingStopped) as error:  # perhaps since another process was faster
         is_there = open_entry(entry) is not None
-        if must_be_written() and not is_there:
+        if must_be_written() and not is_there and not is_passing:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(
                 f"{entry.name} cannot be kept in the cache {entry.parent}: {reason}; make room there, or set "

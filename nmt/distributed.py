@@ -131,11 +131,13 @@ class World:
         return [result for turn in rounds for result in turn if result is not _NOTHING]
 
     def said_before(self, error: BaseException | None) -> str:
-        """Return what another process has said at its end, where an `error` is but that it is gone."""
+        """Return, where an `error` is but that another process is gone, what that one has said at its end."""
+        if self.store is None or not _is_of_a_lost_process(error):
+            return ""
         with contextlib.suppress(dist.DistError):  # the launcher is gone, and with it the store
-            if self.store is not None and _is_of_a_lost_process(error) and self.store.check(["said"]):
+            if self.store.check(["said"]):
                 return str(self.store.get("said").decode())
-        return ""
+        return "another process of the training is gone"
 
     def apart(self) -> World:
         """Return this world with a group of its own for values on the CPU, for use in another thread."""

@@ -722,6 +722,20 @@ def test_rank_0_records_the_reason_of_the_process_that_failed_alone(
     assert (status["state"], status["reason"]) == ("failed", f"rank 1: {reason}")
 
 
+def test_rank_0_records_that_another_process_was_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(world: World) -> int:
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with StopRequest() as stop, Status(RunDirectory(tmp_path), stop, requeue=False, world=world):
+            return wait_for_the_other(world)
+
+    assert Processes(launched(fail, monkeypatch), tmp_path).exit_codes() == [4, -signal.SIGKILL]
+    status = read_json(tmp_path / "status.json")
+    assert (status["state"], status["reason"]) == ("failed", "another process of the training is gone")
+
+
 @pytest.mark.fault(24, 41)
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_is_stopped_is_named(

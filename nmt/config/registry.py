@@ -57,7 +57,7 @@ _CLASSES: dict[str, Mapping[str, type]] = {
     **dict.fromkeys(_CORPORA, VARIANTS["data"][1]),
     **{f"{place}.filters": ConfigClasses(FILTERS) for place in ("data", *_CORPORA)},
     **{f"{place}.augment": ConfigClasses(MODIFIERS) for place in ("data", *_CORPORA)},
-    "validation_decoding": VARIANTS["decoding"][1],
+    **dict.fromkeys(("validation_decoding", "tuned_decoding"), VARIANTS["decoding"][1]),
 }
 """Keys of groups, and of mappings in a config, also in lists -> their dataclasses; * is any name."""
 

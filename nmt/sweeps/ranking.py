@@ -39,10 +39,11 @@ class Ranking(NamedTuple):
         best = cfg.trainer.best_metric if is_training else default_best(_metrics(plan, cfg))
         metric, direction = plan.cfg.metric or f"{VALIDATION}.{best}", plan.cfg.direction
         if plan.cfg.metric or plan.space:
-            _require_scored(plan, cfg, metric)
+            _require_any_scored(plan, metric)
         if direction is Direction.auto:
             known = {name: higher_is_better(name) for name in (*METRICS, *MACRO)}
-            direction = direction_of(metric, {**known, "loss": False, "perplexity": False, "nll": False})
+            known |= {"loss": False, "perplexity": False, "nll": False, "token_accuracy": True}
+            direction = direction_of(metric, known)
         return cls(metric, direction, best if is_training and "/" not in metric else "")
 
     def value(self, record: Record) -> float | None:
@@ -79,8 +80,19 @@ def _metrics(plan: Sweep, cfg: Any) -> list[str]:
     return [] if task is Task.language_model else [*cfg.metrics]
 
 
+def _require_any_scored(plan: Sweep, metric: str) -> None:
+    """Raise `UserError` where no trial of a sweep will have the score `metric`."""
+    problems = list[UserError]()
+    for trial in [plan.example] if plan.space else plan.trials:
+        try:
+            return _require_scored(plan, trial.to_config(plan.verb.config_class()), metric)
+        except UserError as error:
+            problems.append(error)
+    raise problems[0]
+
+
 def _require_scored(plan: Sweep, cfg: Any, metric: str) -> None:
-    """Raise `UserError` where the trials of a sweep, such as `cfg`, will not have the score `metric`."""
+    """Raise `UserError` where a trial with the config `cfg` will not have the score `metric`."""
     key = f"sweep.metric={metric}" if plan.cfg.metric else "a search"
     if wrong := _without_scores(plan, cfg):
         other = "list values to try without a search" if plan.space else "leave out sweep.metric"

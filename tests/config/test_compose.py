@@ -91,6 +91,11 @@ def evaluation(*arguments: str) -> EvaluateConfig:
         ("train", "data.filters=[length,{pattern: true}]", ["length", {"pattern": "true"}]),
         ("train", "data.augment=[{characters: 1_0, rate: 1e-1}]", [{"characters": "1_0", "rate": 0.1}]),
         ("train", "validation_decoding={allowed: 1e3}", {"allowed": "1e3"}),
+        (
+            "train",
+            "tuned_decoding={allowed: [1e3,1_0], length_penalty_alpha: [1e-1]}",
+            {"allowed": ["1e3", "1_0"], "length_penalty_alpha": [0.1]},
+        ),
         ("distil", "teacher=[1.10,b]", ["1.10", "b"]),
         ("translate", "run=[2024_01_02,b]", ["2024_01_02", "b"]),
         ("translate", "output=true", "true"),

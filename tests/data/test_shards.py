@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from collections.abc import Iterator
@@ -204,7 +205,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert encoded(tmp_path / "file", Reader())[0].digest == encoded(tmp_path, Reader())[0].digest
-    monkeypatch.setattr(shards, "write_entry", lambda *_: False)
+    monkeypatch.setattr(shards, "write_entry", lambda *_, **__: False)
     with pytest.raises(UserError) as caught:
         encode_shards(Reader(), "OTHER", len(TEXT), ENCODER, tmp_path)
     assert str(caught.value).startswith(
@@ -216,3 +217,20 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     told = "set NMT_CACHE to a folder on a larger disk; what is encoded is kept"
     with required(), pytest.raises(UserError, match=told):
         encode_shards(Reader(), "OTHER", len(TEXT), ENCODER, tmp_path)
+
+
+def test_shards_that_a_faster_process_has_removed_are_no_lack_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = shards.Shards._write_records, itertools.count()
+
+    def overtaken(self: shards.Shards, *arguments: Any) -> Any:
+        if next(calls) == 0:
+            expected.append(encoded(tmp_path, Reader())[0].digest)
+        return write(self, *arguments)
+
+    expected = list[str]()
+    monkeypatch.setattr(shards.Shards, "_write_records", overtaken)
+    with required():
+        found = encoded(tmp_path, Reader())[0].digest
+    assert [found] == expected

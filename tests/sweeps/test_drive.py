@@ -594,6 +594,19 @@ def test_a_metric_that_no_trial_would_have_is_refused(
     assert not Path("sweep").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["metrics=[bleu],[bleu,chrf]", "sweep.metric=valid/chrf"],
+        ["tracking.sinks=[display],[jsonl]", "sweep.metric=valid/bleu"],
+    ],
+)
+def test_a_metric_that_only_later_trials_have_is_none_to_refuse(
+    planned: Planned, arguments: list[str]
+) -> None:
+    assert sweep(planned(*arguments), lambda trial: bleu(1.0), report) == 0
+
+
 def test_curves_of_validations_rank_by_their_names(planned: Planned) -> None:
     tags = ["data=mixture", "data.target_tags=true"]
     corpora = "data.corpora={there: {name: toy, tgt: fr}, back: {name: toy, src: fr, tgt: en}}"

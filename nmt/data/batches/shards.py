@@ -160,7 +160,7 @@ class Shards:
             index.tofile(draft / "index")
             return {"counts": list(counts), "text": _hash(text)}
 
-        return write_entry(self.entry(number), fill)
+        return write_entry(self.entry(number), fill, is_passing=True)
 
     def _write_records(
         self, file: Path, arrays: Sequence[NDArray[Any]], buckets: NDArray[np.int64]
