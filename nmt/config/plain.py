@@ -1,6 +1,6 @@
-"""YAML as plain data: the one reader, whoever wrote it, of stored configs and of the files of --config-dir,
-and the writer of the former.
+"""YAML as plain data: the one reader of stored configs and of files of --config-dir, whoever wrote them.
 
+What stored configs are written with is here, too, so that a text is read back as that text.
 A file holds mappings, lists, numbers and text, and nothing else: no tag, no alias, no key that names code and
 no setting of Hydra's own. A file of --config-dir may refer to other keys of the config, as `${data.src}`;
 resolvers such as `${oc.env:NAME}` reach outside of the config, and are for the command line alone.

@@ -53,6 +53,10 @@ class Outcome:
     gpu_seconds: float = 0.0
 
 
+Make = Callable[[Callable[[Outcome], None]], int]
+"""What a process does for an attempt, given a function that tells the outcome; it returns the exit code."""
+
+
 class Receiver(Protocol):
     """What signals are passed on to."""
 
@@ -93,11 +97,10 @@ class Signals:
 class Child:
     """A fork of this process that makes an attempt and tells its outcome, in a process group of its own.
 
-    It is started while `signals` are held. `make` gets a function that tells the outcome, and returns the
-    exit code.
+    It is started while `signals` are held.
     """
 
-    def __init__(self, make: Callable[[Callable[[Outcome], None]], int], signals: Signals):
+    def __init__(self, make: Make, signals: Signals):
         context = multiprocessing.get_context("fork")
         self._signals, self._pipe_is_open = signals, True
         self._pipe, told = context.Pipe(duplex=False)
@@ -141,7 +144,7 @@ class Child:
         except (EOFError, OSError):
             self._pipe_is_open = False
 
-    def _run(self, make: Callable[[Callable[[Outcome], None]], int], told: connection.Connection) -> None:
+    def _run(self, make: Make, told: connection.Connection) -> None:
         with contextlib.suppress(OSError):  # the parent may be faster
             os.setpgid(0, 0)
         self._signals.__exit__()
@@ -262,9 +265,7 @@ def _wait(ranks: _Ranks, signals: Signals, meeting: Meeting) -> list[Child]:
     return in_turn
 
 
-def _as_rank(
-    work: Work, report: Report, meeting: Meeting, rank: int
-) -> Callable[[Callable[[Outcome], None]], int]:
+def _as_rank(work: Work, report: Report, meeting: Meeting, rank: int) -> Make:
     """Return the attempt that one of several processes makes."""
 
     def make(tell: Callable[[Outcome], None]) -> int:

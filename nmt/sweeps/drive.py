@@ -154,9 +154,8 @@ class _Drive:
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
                 self.running.add(name)
-            is_new = (
-                record.state != state
-            )  # sweep.json has been removed, or a kill came before it was written
+            # sweep.json has been removed, or a kill came before it was written
+            is_new = record.state != state
             record.state, record.value = state, known.value if state == "done" else None
             same = self.records.trials.get(self.search.twin(name) or "")
             if same is not None and same.state == state and state in ("done", "pruned"):

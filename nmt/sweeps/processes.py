@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from omegaconf import OmegaConf
 
-from nmt.sweeps.attempts import Child, Outcome, Report, Signals, attempt, ended
+from nmt.sweeps.attempts import Child, Make, Outcome, Report, Signals, attempt, ended
 
 if TYPE_CHECKING:
     from nmt.config.composed import Composed
@@ -87,7 +87,7 @@ class Processes:
             if name in (None, one):
                 trial.signal(number)
 
-    def _making(self, trial: Composed, share: Share) -> Callable[[Callable[[Outcome], None]], int]:
+    def _making(self, trial: Composed, share: Share) -> Make:
         """Return what the process of a trial does."""
         log = self._logs / f"{trial.name}.log" if self._logs else None
 
@@ -105,7 +105,7 @@ class Processes:
 class _Trial(Child):
     """The process of a trial, and the part of the machine that it has."""
 
-    def __init__(self, slot: int, make: Callable[[Callable[[Outcome], None]], int], signals: Signals):
+    def __init__(self, slot: int, make: Make, signals: Signals):
         self.slot = slot
         super().__init__(make, signals)
 
