@@ -34,7 +34,7 @@ in import order, too; a test reads these lists and checks both:
     serving/              Trained models behind HTTP, and a page to try them.
     verbs/                One file a verb: wiring only.
     scripting             Training from Python.
-    sweeps/               Many trials, each in a process of its own, and their table.
+    sweeps/               Many trials, each in processes of its own, and their table.
     cli                   `nmt VERB [overrides]`, errors and exit codes.
     __main__              `python -m nmt`.
 
