@@ -64,8 +64,8 @@ from nmt.runs.opened import initial_model
 from nmt.runs.task import TrainedModel
 from nmt.runs.train import build_trainer
 from nmt.signals import StopRequest
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.verbs import VERBS
 
 BATCH_TOKENS = 4096

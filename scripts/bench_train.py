@@ -57,7 +57,7 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.tasks import TASKS
 from nmt.training import trainer
-from nmt.training.objective_configs import CrossEntropyConfig
+from nmt.training.objectives.configs import CrossEntropyConfig
 from nmt.verbs import VERBS
 
 OURS = "nmt"

@@ -28,16 +28,16 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import Cell, RnnConfig
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision
-from nmt.training import build_objective
-from nmt.training.ema import MovingAverage
-from nmt.training.objective import LossModule
-from nmt.training.objective_configs import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
-from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
+from nmt.training.objectives import build_objective
+from nmt.training.objectives.configs import ConsistencyConfig, RDropConfig, SimCutConfig, Teacher
+from nmt.training.objectives.objective import LossModule
+from nmt.training.optimizers.ema import MovingAverage
+from nmt.training.optimizers.optimizer import build_optimizer
+from nmt.training.optimizers.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.statistics import BatchSize, Update, UpdateStatistics
 from nmt.training.trainer_config import MEASURES
 from tests.models.test_contract import CASES, PLAIN, VOCAB_SIZE
-from tests.training.test_objective import cross_entropy, no_other_model
+from tests.training.objectives.test_objective import cross_entropy, no_other_model
 
 DEVICE = "imagined"
 

@@ -22,12 +22,12 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import ModelConfig, RnnConfig
 from nmt.runtime import MixedPrecisionStep
 from nmt.runtime_config import Precision, RuntimeConfig
-from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
+from nmt.training.optimizers.optimizer import build_optimizer
+from nmt.training.optimizers.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.parallel_model import ParallelModel
 from tests.decoding.test_graph_search import assert_same
 from tests.models.test_contract import CASES, build, logits_of
-from tests.training.test_objective import cross_entropy
+from tests.training.objectives.test_objective import cross_entropy
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")

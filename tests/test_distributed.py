@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import multiprocessing
@@ -48,22 +49,29 @@ from nmt.runs.status import Status
 from nmt.runtime import MixedPrecisionStep, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
-from nmt.training import adamw_8bit, build_objective
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.objective import CrossEntropy, LossModule, Objective
-from nmt.training.objective_configs import CrossEntropyConfig, SimCutConfig, Teacher
-from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig, AdamW8bitConfig, MuonConfig, OptimizerConfig, SgdConfig
+from nmt.training.objectives import build_objective
+from nmt.training.objectives.configs import CrossEntropyConfig, SimCutConfig, Teacher
+from nmt.training.objectives.objective import CrossEntropy, LossModule, Objective
+from nmt.training.optimizers import adamw_8bit
+from nmt.training.optimizers.optimizer import build_optimizer
+from nmt.training.optimizers.optimizer_configs import (
+    AdamConfig,
+    AdamW8bitConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SgdConfig,
+)
+from nmt.training.optimizers.schedule_configs import ConstantConfig
+from nmt.training.optimizers.schedules import ScheduleContext
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
-from nmt.training.schedule_configs import ConstantConfig
-from nmt.training.schedules import ScheduleContext
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
+from tests.training.objectives.test_objective import Sums, consistency, cross_entropy, no_other_model
 from tests.training.test_auto_batch import Limited, many_pairs
-from tests.training.test_objective import Sums, consistency, cross_entropy, no_other_model
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available() and hasattr(os, "fork")),
@@ -77,6 +85,8 @@ DDP_ALONE = [Parallel.ddp, pytest.param(Parallel.fsdp, marks=pytest.mark.slow)]
 """Where FSDP does what it does in other tests, too."""
 LINES = [" ".join(f"{(i * j) % 19}" for j in range(1, 2 + i % 9)) for i in range(30)]
 """Lines to train a tokenizer on."""
+PATIENCE_SECONDS = 100
+"""How long two processes may take to end."""
 Body = Callable[[int], Any]
 
 
@@ -100,14 +110,17 @@ class Processes:
         for name in ("stdout", "stderr"):
             setattr(sys, name, (self.folder / f"{name}.{rank}").open("w", buffering=1, encoding="utf-8"))
             setattr(sys, f"__{name}__", getattr(sys, name))
+        faulthandler.dump_traceback_later(0.9 * PATIENCE_SECONDS, file=sys.stderr)
         sys.exit(body(rank))
 
-    def exit_codes(self, seconds: float = 100) -> list[int | None]:
-        """Of both, once they have ended; they are killed when they have not."""
+    def exit_codes(self, seconds: float = PATIENCE_SECONDS) -> list[int | None]:
+        """Of both, once they have ended; they are killed when they have not, and told where they were."""
         deadline = time.monotonic() + seconds
         for worker in self.workers:
             worker.join(max(0.0, deadline - time.monotonic()))
         codes = [worker.exitcode for worker in self.workers]
+        if None in codes:
+            print(self.text("stderr"))
         for worker in self.workers:
             worker.kill()
         return codes

@@ -32,8 +32,8 @@ from nmt.runtime import (
     seed_everything,
 )
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
-from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig
+from nmt.training.optimizers.optimizer import build_optimizer
+from nmt.training.optimizers.optimizer_configs import AdamConfig
 
 CPU = torch.device("cpu")
 

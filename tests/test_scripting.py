@@ -14,7 +14,7 @@ from nmt import scripting
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
 from nmt.errors import Interrupted, UserError
-from nmt.training.optimizer_configs import AdamConfig
+from nmt.training.optimizers.optimizer_configs import AdamConfig
 from nmt.verbs import VERBS
 
 TOY = (

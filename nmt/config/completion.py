@@ -26,7 +26,7 @@ from nmt.data.parallel_text import Split
 from nmt.decoding.metrics import MACRO, METRICS, SCORERS
 from nmt.errors import NmtError
 from nmt.files import OUTPUTS, path_of
-from nmt.training.tracking_config import SINKS
+from nmt.training.tracking.configs import SINKS
 from nmt.training.trainer_config import MEASURES
 
 OPTIONS = ("--help", "--cfg", "--multirun", "--info", "--config-dir", "--resolve")

@@ -38,16 +38,16 @@ from nmt.decoding.metrics import MACRO, SCORERS, of_another_task, over_languages
 from nmt.errors import Problems, suggest
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
-from nmt.training.adaptation_table import FewWeightsConfig
+from nmt.training.adapting.configs import FewWeightsConfig
 from nmt.training.lengths import are_counted, in_steps
-from nmt.training.objective_configs import (
+from nmt.training.objectives.configs import (
     OBJECTIVES,
     DistillationConfig,
     GuidedAlignmentConfig,
     MinimumRiskConfig,
 )
-from nmt.training.optimizer_configs import AdafactorConfig, MuonConfig
-from nmt.training.schedule_configs import ConstantConfig, DecayConfig
+from nmt.training.optimizers.optimizer_configs import AdafactorConfig, MuonConfig
+from nmt.training.optimizers.schedule_configs import ConstantConfig, DecayConfig
 from nmt.training.trainer_config import AUTO
 
 

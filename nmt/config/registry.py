@@ -15,10 +15,10 @@ from nmt.data.modifiers import MODIFIERS
 from nmt.data.reading.sources import SOURCES
 from nmt.decoding.configs import STRATEGIES
 from nmt.models.configs import MODELS
-from nmt.training.adaptation_table import ADAPTATIONS
-from nmt.training.objective_configs import OBJECTIVES
-from nmt.training.optimizer_configs import OPTIMIZERS
-from nmt.training.schedule_configs import SCHEDULES
+from nmt.training.adapting.configs import ADAPTATIONS
+from nmt.training.objectives.configs import OBJECTIVES
+from nmt.training.optimizers.optimizer_configs import OPTIMIZERS
+from nmt.training.optimizers.schedule_configs import SCHEDULES
 
 SCHEMA_PREFIX = "base_"
 """Prefix of the choices that only name the dataclass of a group; the YAML choices build on them."""

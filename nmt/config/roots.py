@@ -33,12 +33,12 @@ from nmt.decoding.metrics import default_best, require_metrics
 from nmt.errors import Problems, UserError, suggest
 from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import RuntimeConfig
-from nmt.training.adaptation_table import AdaptationConfig
+from nmt.training.adapting.configs import AdaptationConfig
 from nmt.training.lengths import EpochSize, Length, typed_lengths
-from nmt.training.objective_configs import ObjectiveConfig
-from nmt.training.optimizer_configs import OptimizerConfig
-from nmt.training.schedule_configs import DecayConfig, ScheduleConfig
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.objectives.configs import ObjectiveConfig
+from nmt.training.optimizers.optimizer_configs import OptimizerConfig
+from nmt.training.optimizers.schedule_configs import DecayConfig, ScheduleConfig
+from nmt.training.tracking.configs import TrackingConfig
 from nmt.training.trainer_config import TrainerConfig
 
 LENGTHS = ("trainer", "schedule")

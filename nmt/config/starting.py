@@ -17,7 +17,7 @@ from nmt.checks import at_least
 from nmt.config.spelling import spelled
 from nmt.errors import UserError
 from nmt.models.configs import ModelConfig
-from nmt.training.adaptation_table import ADAPTATIONS
+from nmt.training.adapting.configs import ADAPTATIONS
 
 
 class VocabularyUse(Enum):

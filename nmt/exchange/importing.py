@@ -19,10 +19,10 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.runs.directory import RunDirectory
 from nmt.training.checkpoint import Checkpoint, require_match
-from nmt.training.objective_configs import CrossEntropyConfig
-from nmt.training.optimizer_configs import AdamConfig
+from nmt.training.objectives.configs import CrossEntropyConfig
+from nmt.training.optimizers.optimizer_configs import AdamConfig
+from nmt.training.optimizers.schedule_configs import NoamConfig
 from nmt.training.recovery import bad_weights
-from nmt.training.schedule_configs import NoamConfig
 from nmt.training.train_state import TrainState
 
 MOST_BEAMS = 100

@@ -21,7 +21,7 @@ from nmt.files import EXPORT_RECORD, IMPORT_RECORD, write_json
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run
-from nmt.training.adaptation_table import AdaptationConfig
+from nmt.training.adapting.configs import AdaptationConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 

@@ -100,7 +100,7 @@ class FeedForwardSublayer(nn.Module):
         self.block = build_feed_forward(cfg)
         self.residual = build_residual(cfg)
         self.adapter: nn.Module = nn.Identity()
-        """What comes behind the layer; see `nmt.training.adapters`."""
+        """What comes behind the layer; see `nmt.training.adapting.adapters`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., D) of x (..., D)."""

@@ -16,7 +16,7 @@ from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, score_text
 from nmt.decoding.label_scores import confusion_table, details_of
 from nmt.runs.task import TaskCode, TrainedModel
-from nmt.training.tracking import Tracker
+from nmt.training.tracking.sinks import Tracker
 
 
 class ClassificationTask(TaskCode):

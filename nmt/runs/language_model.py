@@ -24,7 +24,7 @@ from nmt.decoding.sampling import continuation, draw_lines
 from nmt.decoding.translate import evaluating, in_precision
 from nmt.errors import UserError, warn
 from nmt.runs.task import TaskCode, TrainedModel
-from nmt.training.tracking import Tracker
+from nmt.training.tracking.sinks import Tracker
 
 LINES_AT_ONCE = 256
 """Lines that are sampled together."""

@@ -15,7 +15,7 @@ from nmt.data.reading.lines import open_bytes, require_file
 from nmt.errors import Problems, UserError
 from nmt.files import digest_of_stream, path_of, read_json, write_json
 from nmt.runs.directory import RunDirectory
-from nmt.training.objective_configs import GuidedAlignmentConfig
+from nmt.training.objectives.configs import GuidedAlignmentConfig
 
 ALIGNMENTS = "objective.alignments"
 

@@ -35,8 +35,8 @@ from nmt.files import path_of
 from nmt.models.base import TranslationModel
 from nmt.runs.learnt_files import ALIGNMENTS
 from nmt.runtime import derive_seed
-from nmt.training.objective import OfText, Places
-from nmt.training.objective_configs import GuidedAlignmentConfig, MinimumRiskConfig
+from nmt.training.objectives.configs import GuidedAlignmentConfig, MinimumRiskConfig
+from nmt.training.objectives.objective import OfText, Places
 
 SPACED = re.compile(r"\S+")
 """A word of an alignment in a file."""

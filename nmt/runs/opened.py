@@ -68,7 +68,7 @@ from nmt.runs.shown import logged_metrics, run_table
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import Evaluation
 from nmt.runtime_config import Precision
-from nmt.training.adaptation import adapt
+from nmt.training.adapting.adaptation import adapt
 
 Line = TypeVar("Line", bound=str | Request)
 

@@ -20,7 +20,7 @@ from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import Run, initial_model
 from nmt.runtime_config import RuntimeConfig
-from nmt.training.adaptation import merge
+from nmt.training.adapting.adaptation import merge
 
 Layers = tuple[list[int] | None, list[int] | None]
 """Layers of encoder and decoder to keep, counted from 1; None keeps all."""

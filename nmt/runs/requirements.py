@@ -25,8 +25,8 @@ from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
 from nmt.files import path_of
 from nmt.runs.teachers import require_teachers
-from nmt.training.objective_configs import GuidedAlignmentConfig, MinimumRiskConfig
-from nmt.training.trackers import require_sink
+from nmt.training.objectives.configs import GuidedAlignmentConfig, MinimumRiskConfig
+from nmt.training.tracking.remote_sinks import require_sink
 
 
 def require_all(cfg: TrainConfig) -> None:

@@ -34,9 +34,9 @@ from nmt.runs.embeddings import require_vectors
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
 from nmt.runtime_config import Precision
-from nmt.training.adaptation_table import FewWeightsConfig
+from nmt.training.adapting.configs import FewWeightsConfig
+from nmt.training.adapting.freezing import matching
 from nmt.training.checkpoint import AVERAGE, Checkpoint, memory_of
-from nmt.training.freezing import matching
 from nmt.training.lengths import are_counted
 from nmt.training.parallel_model import OF_OBJECTIVE, OF_TRAINED
 from nmt.training.train_state import TrainState

@@ -19,7 +19,7 @@ from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
-from nmt.training.tracking import Tracker
+from nmt.training.tracking.sinks import Tracker
 
 
 @dataclass

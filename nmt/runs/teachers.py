@@ -19,7 +19,7 @@ from nmt.models.base import TranslationModel
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opening import open_run
-from nmt.training.objective_configs import DistillationConfig
+from nmt.training.objectives.configs import DistillationConfig
 
 KEY = "objective.teachers"
 

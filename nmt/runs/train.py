@@ -58,19 +58,20 @@ from nmt.runs.validation import (
 )
 from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.signals import StopRequest
-from nmt.training import build_objective, update_size
-from nmt.training.adaptation import frozen_names, num_learning
-from nmt.training.adaptation_table import FewWeightsConfig
+from nmt.training import update_size
+from nmt.training.adapting.adaptation import frozen_names, num_learning
+from nmt.training.adapting.configs import FewWeightsConfig
+from nmt.training.adapting.freezing import freeze
 from nmt.training.checkpoint import AVERAGE
-from nmt.training.freezing import freeze
 from nmt.training.lengths import EpochSize, are_counted
-from nmt.training.optimizer import build_optimizer
+from nmt.training.objectives import build_objective
+from nmt.training.optimizers.optimizer import build_optimizer
+from nmt.training.optimizers.schedule_free import ScheduleFree
+from nmt.training.optimizers.schedules import ScheduleContext, peak
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
-from nmt.training.schedule_free import ScheduleFree
-from nmt.training.schedules import ScheduleContext, peak
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer, selected_steps
 from nmt.training.trainer_config import AverageOf

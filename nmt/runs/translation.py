@@ -17,7 +17,7 @@ from nmt.data.parallel_text import ParallelText
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, evaluate_text
 from nmt.runs.task import TaskCode, TrainedModel
-from nmt.training.tracking import Tracker
+from nmt.training.tracking.sinks import Tracker
 
 
 class TranslationTask(TaskCode):

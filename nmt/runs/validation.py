@@ -22,7 +22,7 @@ from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.scored_sets import SetEvaluations
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation, are_of_several_corpora
-from nmt.training.tracking import Tracker
+from nmt.training.tracking.sinks import Tracker
 
 
 class Search(NamedTuple):

@@ -22,8 +22,8 @@ from nmt.memory import Attempt, release
 from nmt.runtime import MixedPrecisionStep, seed_everything
 from nmt.training.auto_batch import TIMED_SECONDS, Room, Trial
 from nmt.training.memory import PARTS, advice, in_parts, size_of, slower
-from nmt.training.muon import Muon
-from nmt.training.optimizer import reserved
+from nmt.training.optimizers.muon import Muon
+from nmt.training.optimizers.optimizer import reserved
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import bad_weights, found_by_rank, grad_norms, watched
 from nmt.training.statistics import COUNT, BatchSize, Update, UpdateStatistics

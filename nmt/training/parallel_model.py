@@ -22,9 +22,9 @@ from nmt.models.base import TranslationModel
 from nmt.runtime import part_of, resolve_precision, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.training.checkpoint import require_match
-from nmt.training.ema import MovingAverage
-from nmt.training.objective import LossModule, Objective
-from nmt.training.optimizer import load_optimizer_tensors, optimizer_tensors
+from nmt.training.objectives.objective import LossModule, Objective
+from nmt.training.optimizers.ema import MovingAverage
+from nmt.training.optimizers.optimizer import load_optimizer_tensors, optimizer_tensors
 from nmt.training.recomputation import recompute_layers, stack_layers
 
 OF_OBJECTIVE, OF_TRAINED = "objective/", "trained/"

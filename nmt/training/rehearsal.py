@@ -21,7 +21,7 @@ from nmt.data.batches.batching import Indices, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import seed_everything
-from nmt.training.adaptation import num_learning
+from nmt.training.adapting.adaptation import num_learning
 from nmt.training.checkpoint import num_bytes
 from nmt.training.gradients import count_of
 from nmt.training.trainer import Trainer

@@ -38,11 +38,11 @@ from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.crowding import Crowding
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
+from nmt.training.optimizers.schedule_configs import PlateauConfig, ScheduleConfig
+from nmt.training.optimizers.schedules import ScheduleContext, rate
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import LOSSES, RolledBack, cause, diverges, explosion, go_back
 from nmt.training.saving import Saves, copied, has_room
-from nmt.training.schedule_configs import PlateauConfig, ScheduleConfig
-from nmt.training.schedules import ScheduleContext, rate
 from nmt.training.statistics import (
     Fault,
     Update,
@@ -52,8 +52,8 @@ from nmt.training.statistics import (
     measures_in,
     weight_norm,
 )
-from nmt.training.status_line import validation_line
-from nmt.training.tracking import Tracker
+from nmt.training.tracking.sinks import Tracker
+from nmt.training.tracking.status_line import validation_line
 from nmt.training.train_state import TrainState
 from nmt.training.trainer_config import AUTO, AverageOf, OnNonfinite, TrainerConfig
 

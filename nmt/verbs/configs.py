@@ -36,7 +36,7 @@ from nmt.files import OUTPUTS
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.configs import SelectionConfig, Side
 from nmt.serving.configs import ServingConfig
-from nmt.training.objective_configs import DistillationConfig
+from nmt.training.objectives.configs import DistillationConfig
 
 
 class Debug(Enum):

@@ -43,18 +43,18 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.train import build_trainer, train
 from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.training import rehearsal
-from nmt.training.adaptation_table import AdaptationConfig, FewWeightsConfig
+from nmt.training.adapting.configs import AdaptationConfig, FewWeightsConfig
+from nmt.training.adapting.freezing import freeze
 from nmt.training.checkpoint import AVERAGE
-from nmt.training.freezing import freeze
 from nmt.training.lengths import EpochSize, in_steps, typed_lengths
-from nmt.training.objective_configs import (
+from nmt.training.objectives.configs import (
     CrossEntropyConfig,
     DistillationConfig,
     GuidedAlignmentConfig,
     ObjectiveConfig,
 )
-from nmt.training.schedule_configs import ConstantConfig, DecayConfig
-from nmt.training.schedules import ScheduleContext, peak
+from nmt.training.optimizers.schedule_configs import ConstantConfig, DecayConfig
+from nmt.training.optimizers.schedules import ScheduleContext, peak
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import AUTO, AverageOf, TrainerConfig
 

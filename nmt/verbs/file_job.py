@@ -44,8 +44,8 @@ from nmt.files import path_of
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runtime import cores_allowed, resolve_device
 from nmt.signals import StopRequest, when_orphaned, without_interrupt
-from nmt.training.display import is_live
-from nmt.training.status_line import duration
+from nmt.training.tracking.display import is_live
+from nmt.training.tracking.status_line import duration
 from nmt.verbs.file_parts import Block, Job, Reader, write_part
 
 POLL_SECONDS = 0.5

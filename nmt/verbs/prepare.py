@@ -25,8 +25,8 @@ from nmt.runs.training_data import prepare
 from nmt.runtime import cores_allowed
 from nmt.signals import StopRequest
 from nmt.temporary import temporary_folder
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.verbs.configs import PrepareConfig
 
 

@@ -10,7 +10,7 @@ from nmt.cli import main
 from nmt.config.help import field_docs
 from nmt.decoding.metrics import METRICS
 from nmt.models.configs import DecoderOnlyConfig
-from nmt.training.tracking_config import SINKS
+from nmt.training.tracking.configs import SINKS
 from nmt.training.trainer_config import MEASURES
 from nmt.verbs import VERBS
 

@@ -31,8 +31,8 @@ from nmt.data.reading.hub import HubData
 from nmt.data.reading.sources import SOURCES, MixtureData
 from nmt.errors import UserError
 from nmt.models.configs import MODELS
-from nmt.training.optimizer_configs import OPTIMIZERS
-from nmt.training.schedule_configs import SCHEDULES, CosineConfig
+from nmt.training.optimizers.optimizer_configs import OPTIMIZERS
+from nmt.training.optimizers.schedule_configs import SCHEDULES, CosineConfig
 from nmt.verbs import VERBS
 from nmt.verbs.configs import ClassifyConfig, EvaluateConfig, RerankConfig, ScoreConfig
 

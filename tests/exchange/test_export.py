@@ -31,7 +31,7 @@ from nmt.exchange import to_safetensors
 from nmt.runs.opened import initial_model
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
-from nmt.training.adaptation_table import LoraConfig
+from nmt.training.adapting.configs import LoraConfig
 from tests.runs.untrained import GPT, RNN, TRANSFORMER, WORDS, untrained, untrained_classifier
 
 CPU = RuntimeConfig(device="cpu", threads=1)

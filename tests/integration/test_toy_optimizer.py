@@ -13,7 +13,7 @@ import yaml
 
 from nmt import cli
 from nmt.models.base import TranslationModel
-from nmt.training import optimizer, optimizer_configs, schedule_configs, schedules
+from nmt.training.optimizers import optimizer, optimizer_configs, schedule_configs, schedules
 
 
 @dataclass

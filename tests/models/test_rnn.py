@@ -18,8 +18,8 @@ from nmt.models import build_model
 from nmt.models.configs import AttentionScore, Cell, RnnConfig, Tying
 from nmt.models.recurrence import RecurrentEncoder, RecurrentLayer, RecurrentStack, join_states, split_states
 from nmt.models.rnn import Rnn
-from nmt.training.objective import LossModule
-from tests.training.test_objective import cross_entropy
+from nmt.training.objectives.objective import LossModule
+from tests.training.objectives.test_objective import cross_entropy
 
 Sentences = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor]]
 

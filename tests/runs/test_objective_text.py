@@ -34,7 +34,7 @@ from nmt.runs.objective_text import (
     functions_of_text,
 )
 from nmt.verbs import VERBS
-from tests.training.test_objective import trained_in_parts
+from tests.training.objectives.test_objective import trained_in_parts
 
 LINES = ["The old cat sleeps, in the garden.", "A cat  sees the old garden!", "old cats sleep"]
 

@@ -32,10 +32,10 @@ from nmt.runs.language_model import continued, decoded_text, sampled_lines
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
 from nmt.runtime_config import Precision
-from nmt.training.optimizer_configs import AdamConfig
-from nmt.training.schedule_configs import NoamConfig
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.optimizers.optimizer_configs import AdamConfig
+from nmt.training.optimizers.schedule_configs import NoamConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.trainer_config import TrainerConfig
 
 LINES = ["a man rides", "", "two men ride a horse", "no"] * 5

@@ -14,7 +14,7 @@ from nmt.runs.opening import open_run
 from nmt.runs.tuning import tuned_values
 from nmt.runtime_config import RuntimeConfig
 from tests.runs.untrained import WORDS, untrained
-from tests.training.test_tracking import TOY
+from tests.training.tracking.test_sinks import TOY
 
 TRIED = "tuned_decoding={max_length_offset: [2, 9, 4]}"
 CPU = RuntimeConfig(device="cpu")

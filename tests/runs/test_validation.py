@@ -13,10 +13,10 @@ from nmt.errors import UserError
 from nmt.runs.opening import open_run
 from nmt.runs.validation import validator
 from nmt.runtime_config import RuntimeConfig
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from tests.runs.untrained import untrained
-from tests.training.test_tracking import TOY
+from tests.training.tracking.test_sinks import TOY
 
 
 def words(file: Path) -> list[int]:

@@ -14,15 +14,15 @@ from nmt.models.base import TranslationModel
 from nmt.runtime import MixedPrecisionStep, seed_everything
 from nmt.runtime_config import Precision
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.objective import Objective
-from nmt.training.optimizer import build_optimizer
-from nmt.training.optimizer_configs import AdamConfig
+from nmt.training.objectives.objective import Objective
+from nmt.training.optimizers.optimizer import build_optimizer
+from nmt.training.optimizers.optimizer_configs import AdamConfig
+from nmt.training.optimizers.schedule_configs import ConstantConfig, ScheduleConfig
+from nmt.training.optimizers.schedules import ScheduleContext
 from nmt.training.parallel_model import ParallelModel
-from nmt.training.schedule_configs import ConstantConfig, ScheduleConfig
-from nmt.training.schedules import ScheduleContext
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import TrainerConfig
-from tests.training.test_objective import cross_entropy
+from tests.training.objectives.test_objective import cross_entropy
 
 RATE = ConstantConfig(peak_rate=1e-2, warmup_steps=0)
 

@@ -18,9 +18,9 @@ from nmt.runtime_config import Precision
 from nmt.training import auto_batch
 from nmt.training import gradients as gradients_module
 from nmt.training.auto_batch import Found, Room, Trial, available, search
-from nmt.training.objective import LossModule, Objective
+from nmt.training.objectives.objective import LossModule, Objective
 from nmt.training.trainer_config import TrainerConfig
-from tests.training.test_objective import Sums, cross_entropy
+from tests.training.objectives.test_objective import Sums, cross_entropy
 from tests.training.test_trainer import Factory
 
 MB = 1 << 20

@@ -13,9 +13,9 @@ from nmt.errors import UserError
 from nmt.kernels import fused
 from nmt.layers.blocks import Dropout
 from nmt.models.base import TranslationModel
-from nmt.training.adaptation_table import LoraConfig
+from nmt.training.adapting.configs import LoraConfig
+from nmt.training.adapting.lora import Lora
 from nmt.training.changes import Changes
-from nmt.training.lora import Lora
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import TrainerConfig
 from tests.training.test_trainer import fit, resumed, weights

@@ -6,7 +6,7 @@ import pytest
 
 from nmt.errors import UserError
 from nmt.training.lengths import EpochSize, in_steps, parsed
-from nmt.training.schedule_configs import ExponentialConfig, LinearConfig, NoamConfig
+from nmt.training.optimizers.schedule_configs import ExponentialConfig, LinearConfig, NoamConfig
 from nmt.training.trainer_config import TrainerConfig
 
 SIZE = EpochSize(steps=460, update_tokens=2500)

@@ -23,10 +23,10 @@ from nmt.errors import TrainingStopped, UserError
 from nmt.files import read_json, write_json
 from nmt.memory import is_out_of_memory
 from nmt.training.memory import in_parts
-from nmt.training.objective import LossModule, Objective
-from nmt.training.optimizer import optimizer_tensors
+from nmt.training.objectives.objective import LossModule, Objective
+from nmt.training.optimizers.optimizer import optimizer_tensors
 from nmt.training.trainer import Trainer
-from tests.training.test_objective import Sums, consistency, cross_entropy, mean_teacher
+from tests.training.objectives.test_objective import Sums, consistency, cross_entropy, mean_teacher
 from tests.training.test_trainer import Factory, fit, weights
 
 

@@ -16,7 +16,7 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.models.base import TranslationModel
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.parallel_model import ParallelModel
-from tests.training.test_objective import cross_entropy
+from tests.training.objectives.test_objective import cross_entropy
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from nmt.data.batches.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.signals import StopRequest
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer
 

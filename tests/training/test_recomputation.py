@@ -30,7 +30,7 @@ from nmt.runtime import seed_everything
 from nmt.training.checkpoint import num_bytes
 from nmt.training.parallel_model import ParallelModel
 from nmt.training.recomputation import recompute_layers
-from tests.training.test_objective import cross_entropy
+from tests.training.objectives.test_objective import cross_entropy
 
 SIZES: dict[str, Any] = {"d_model": 16, "dropout": 0.3}
 STACK = {**SIZES, "d_ff": 32, "num_heads": 2, "attention_dropout": 0.2, "activation_dropout": 0.2}

@@ -22,13 +22,13 @@ from nmt.files import read_json
 from nmt.models.base import TranslationModel
 from nmt.runs.opened import initial_model
 from nmt.runtime_config import Precision
-from nmt.training.objective import CrossEntropy, LossModule
-from nmt.training.objective_configs import OBJECTIVES, CrossEntropyConfig
+from nmt.training.objectives.configs import OBJECTIVES, CrossEntropyConfig
+from nmt.training.objectives.objective import CrossEntropy, LossModule
+from nmt.training.optimizers.schedule_configs import ConstantConfig, NoamConfig
 from nmt.training.recovery import RolledBack, diverges, watched
-from nmt.training.schedule_configs import ConstantConfig, NoamConfig
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import OnNonfinite
-from tests.training.test_objective import Sums, no_other_model, train
+from tests.training.objectives.test_objective import Sums, no_other_model, train
 from tests.training.test_trainer import Factory, fit
 
 

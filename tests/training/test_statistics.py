@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nmt.training.statistics import BatchSize, Fault, Update, UpdateStatistics, gpu_memory, means
 from nmt.training.trainer_config import MEASURES
-from tests.training.test_objective import train
+from tests.training.objectives.test_objective import train
 
 CPU = torch.device("cpu")
 NO_WEIGHTS: dict[str, nn.Parameter] = {}

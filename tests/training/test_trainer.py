@@ -27,17 +27,17 @@ from nmt.distributed import World
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.signals import StopRequest
 from nmt.training.checkpoint import Checkpoint, CheckpointStore
-from nmt.training.objective import Objective
-from nmt.training.optimizer import optimizer_tensors
+from nmt.training.objectives.objective import Objective
+from nmt.training.optimizers.optimizer import optimizer_tensors
+from nmt.training.optimizers.schedule_configs import PlateauConfig
 from nmt.training.saving import Saves
-from nmt.training.schedule_configs import PlateauConfig
-from nmt.training.tracking import TrackedRun, Tracker
-from nmt.training.tracking_config import TrackingConfig
+from nmt.training.tracking.configs import TrackingConfig
+from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer, kept_steps, selected_steps
 from nmt.training.trainer_config import AverageOf, TrainerConfig
+from tests.training.objectives.test_objective import consistency, cross_entropy, mean_teacher
 from tests.training.test_checkpoint import CALLS, run_until_call
-from tests.training.test_objective import consistency, cross_entropy, mean_teacher
 
 Factory = Callable[..., Trainer]
 

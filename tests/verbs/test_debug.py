@@ -13,9 +13,9 @@ from torch import Tensor
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.models.configs import TransformerConfig
-from nmt.training.adaptation_table import LoraConfig
+from nmt.training.adapting.configs import LoraConfig
 from nmt.training.checkpoint import CheckpointStore
-from nmt.training.schedule_configs import DecayConfig
+from nmt.training.optimizers.schedule_configs import DecayConfig
 from nmt.verbs import VERBS, debug
 from tests.runs.untrained import TRANSFORMER, WORDS, untrained
 
