@@ -9,7 +9,7 @@ The modules in import order:
     differences         Keys that differ among runs: of configs and of environments.
     listing             The table of `nmt runs`.
     translations        The translations that are compared, and whether they can be.
-    label_tests         Scores of labels with intervals, and tests of their differences.
+    paired_tests        Intervals and tests of the metrics that sacreBLEU does not have.
     significance        Scores with intervals, and tests of their differences.
     seed_tests          Tests of systems that are several runs each, over sentences and seeds.
     breakdown           Scores by kind of sentence, and the sentences that differ most.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.comparison.significance import score_on
+from nmt.comparison.paired_tests import ScoreOn
+from nmt.comparison.significance import scores_by
 from nmt.decoding.label_scores import MOST_LABELS
 
 Lines = Sequence[str]
@@ -73,10 +74,10 @@ def of_each_label(true: Lines) -> Iterator[Group]:
         yield name, np.array([label == name for label in true])
 
 
-def by_group(score_on: Sequence[Callable[[Chosen], float]], groups: Iterable[Group]) -> list[Bucket]:
+def by_group(score_on: Sequence[ScoreOn], groups: Iterable[Group]) -> list[Bucket]:
     """Return the corpus score of each system on the sentences of each group that is not empty.
 
-    `score_on` has the function of each system that `significance.score_on` returns.
+    `score_on` has the function of each system.
     """
     return [
         Bucket(name, int(chosen.sum()), [score(chosen) for score in score_on])
@@ -108,7 +109,7 @@ def word_counts(lines: Iterable[str]) -> Counter[str]:
 
 def sentence_scores(signature: str, hypotheses: Lines, references: Sequence[Lines]) -> NDArray[Any]:
     """Return the score of each sentence by itself (N,), 0 to 100, such as that of `SENTENCE_CHRF`."""
-    score, each = score_on(signature, hypotheses, references), np.arange(len(hypotheses))
+    score, each = scores_by(signature, [hypotheses], references).score_on(0), np.arange(len(hypotheses))
     return np.array([score(each[number : number + 1]) for number in each])
 
 

@@ -17,6 +17,7 @@ from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
+from nmt.comparison.paired_tests import ScoreOn, seed
 from nmt.comparison.record import CHECKPOINT, RunRecord, as_number, training_data
 from nmt.comparison.remarks import remarks
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
@@ -24,9 +25,17 @@ from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry
 from nmt.config.stored import FOUND
 from nmt.config.sweeps import recorded_values, short_names
+from nmt.data.reading.mixture import without_front
+from nmt.decoding import label_scores
 from nmt.decoding.configs import ScoringConfig
-from nmt.decoding.label_scores import signature_of
-from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, names_of_metrics
+from nmt.decoding.metrics import (
+    METRICS,
+    SCORERS,
+    ScoredText,
+    names_of_metrics,
+    of_another_task,
+    signature_of,
+)
 from nmt.errors import Log, UserError
 from nmt.files import read_json, step_records
 
@@ -48,6 +57,8 @@ class Column:
     label: str
     signature: str
     rows: list[Tested | None]
+    score_on: list[ScoreOn | None]
+    """Function by entry from some of the sentences to the score on them."""
 
 
 @dataclass
@@ -133,9 +144,9 @@ def compared(
     """Return all facts about the entries; `words` counts words of a training corpus.
 
     Raises:
-        UserError: SACREBLEU_SEED is no seed.
+        UserError: SACREBLEU_SEED is no seed, or a metric that is asked for scores nothing of the kind.
     """
-    significance.seed()
+    seed()
     usable = [entry for entry in entries if not entry.problem]
     environments = [flat_environment(entry.record.path) if entry.record else {} for entry in entries]
     found = Comparison(
@@ -183,40 +194,44 @@ def _tokenizer(record: RunRecord) -> tuple[str, ...]:
 
 
 def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, log: Log) -> None:
-    signatures = _signatures(found, usable)
-    references = usable[0].references
-    for metric, signature in signatures.items():
+    first, systems = usable[0], [entry.hypotheses for entry in usable]
+    sources = list(without_front(first.sources))
+    for metric, signature in _signatures(found, usable, cfg.metrics).items():
         log(f"scoring {len(usable)} {found.kinds} by {metric}, with {cfg.bootstrap_samples:,} samples")
         try:
-            rows = significance.scored(
-                signature,
-                [entry.hypotheses for entry in usable],
-                references,
-                samples=cfg.bootstrap_samples,
-                trials=cfg.randomisation_trials,
+            scores = significance.scores_by(signature, systems, first.references, sources)
+            rows = significance.with_tests(
+                scores, systems, samples=cfg.bootstrap_samples, trials=cfg.randomisation_trials
             )
         except UserError as error:
             found.notes.append(f"{metric} is left out: {error}")
             continue
-        of_entry = dict(zip(map(id, usable), rows, strict=True))
+        numbers = {id(entry): number for number, entry in enumerate(usable)}
+        places = [numbers.get(id(entry)) for entry in found.entries]
         label = METRICS[metric].label if metric in METRICS else metric
-        all_rows = [of_entry.get(id(entry)) for entry in found.entries]
-        found.columns.append(Column(metric, label, signature, all_rows))
+        all_rows = [None if place is None else rows[place] for place in places]
+        score_on = [None if place is None else scores.score_on(place) for place in places]
+        found.columns.append(Column(metric, label, signature, all_rows, score_on))
 
 
-def _signatures(found: Comparison, usable: Sequence[Entry]) -> dict[str, str]:
-    """Return the signatures of the first run that has any; by the config of the first where none has."""
-    stored = next((entry.signatures for entry in usable if entry.signatures), None)
-    if stored is not None:
-        return stored
+def _signatures(found: Comparison, usable: Sequence[Entry], wanted: Sequence[str]) -> dict[str, str]:
+    """Return the signatures of the `wanted` metrics, of those of the first run that has any where none is.
+
+    What no run has stored is computed as the config of the first says; with no stored signature at all, so
+    are its metrics of sacreBLEU or of labels.
+    """
+    stored = next((entry.signatures for entry in usable if entry.signatures), {})
     entry = next(entry for entry in usable if entry.record is not None)
+    kind = str(entry.config.get("task"))
+    if problems := of_another_task(wanted, kind, of_labels=entry.has_labels):
+        raise UserError("; ".join(problems))
     known = names_of_metrics(of_labels=True) if entry.has_labels else [*SCORERS]
     metrics = entry.config.get("metrics")
-    wanted = [name for name in metrics if name in known] if isinstance(metrics, list) else []
+    own = [name for name in metrics if name in known] if isinstance(metrics, list) else []
     signatures = {}
-    for name in wanted or (known if entry.has_labels else ("bleu", "chrf")):
+    for name in wanted or stored or own or (known if entry.has_labels else ("bleu", "chrf")):
         try:
-            signatures[name] = METRICS[name].score(_text_of(entry))[1]
+            signatures[name] = stored[name] if name in stored else signature_of(name, _text_of(entry))
         except UserError as error:
             found.notes.append(f"{name} is left out: {error}")
     return signatures
@@ -243,13 +258,13 @@ def _add_breakdown(
     }
     found.buckets = {kind: {} for kind, groups in kinds.items() if groups}
     for column in found.columns:
-        score_on = [significance.score_on(column.signature, x.hypotheses, references) for x in usable]
+        score_on = [score for score in column.score_on if score is not None]
         for kind in found.buckets:
             found.buckets[kind][column.metric] = breakdown.by_group(score_on, kinds[kind])
     if len(usable) > 1 and cfg.max_sentences:
         metric, rule = "chrf", breakdown.SENTENCE_CHRF
         if first.has_labels:
-            metric, rule = "accuracy", signature_of("accuracy", references[0])
+            metric, rule = "accuracy", label_scores.signature_of("accuracy", references[0])
         found.sentence_metric = METRICS[metric].label
         own = {id(x): breakdown.sentence_scores(rule, x.hypotheses, references) for x in usable}
         for number, entry in enumerate(found.entries):
@@ -335,17 +350,12 @@ def _test_systems(found: Comparison, cfg: CompareConfig, log: Log) -> None:
     if len(first[0].members) == 1 or not tested:
         return
     systems = [*first, *tested]
-    references = found.entries[found.comparable[0]].references
+    number = len(found.entries[found.comparable[0]].references[0])
     for column in found.columns:
         log(f"testing {len(systems)} systems over seeds by {column.metric}")
-        entries = [[found.entries[number] for number in system.members] for system in systems]
-        score_on = [
-            [significance.score_on(column.signature, x.hypotheses, references) for x in runs]
-            for runs in entries
-        ]
-        rows = differences_over_seeds(
-            score_on, len(references[0]), cfg.bootstrap_samples, significance.seed()
-        )
+        members = [[column.score_on[number] for number in system.members] for system in systems]
+        score_on = [[score for score in runs if score is not None] for runs in members]
+        rows = differences_over_seeds(score_on, number, cfg.bootstrap_samples, seed())
         corrected = significance.holm([row.p_value for row in rows])
         for system, row, p in zip(tested, rows, corrected, strict=True):
             system.tests[column.metric] = dataclasses.replace(row, holm=p)

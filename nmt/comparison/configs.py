@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from omegaconf import MISSING
 
 from nmt.checks import Texts, at_least, not_negative
+from nmt.decoding.metrics import require_metrics
 from nmt.errors import UserError
 from nmt.files import OUTPUTS
 
@@ -47,6 +48,8 @@ class CompareConfig:
     sweep, files in the hypotheses/ of a run, or files of other systems. `nmt compare A B` says it, too."""
     split: str = "validation"
     """Sentences to compare on. To look at test again and again is to choose by it: split=test at the end."""
+    metrics: list[str] = field(default_factory=list)
+    """Scores to compare by; empty: those that the first run has stored. comet needs NMT_COMET_PYTHON."""
     read_corpus: bool = False
     """Count words in the training data that the first run names, rather than in the sources compared."""
     bootstrap_samples: int = 1000
@@ -61,6 +64,8 @@ class CompareConfig:
     def __post_init__(self) -> None:
         at_least(self, "", 100, "bootstrap_samples")
         not_negative(self, "", "randomisation_trials", "max_sentences")
+        if self.metrics:
+            require_metrics(self.metrics)
         for key in ("split", "output"):
             value = getattr(self, key)
             if value is not None and not value.strip():

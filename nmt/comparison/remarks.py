@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nmt.comparison.breakdown import SENTENCE_CHRF
-from nmt.comparison.significance import score_on
+from nmt.comparison.significance import scores_by
 from nmt.comparison.translations import Entry
 
 TOKENISED = re.compile(r"\S [.,](?: |$)|@@ |▁|&(?:amp|apos|quot);")
@@ -52,5 +52,7 @@ def _remark(entry: Entry, what: str, are: Sequence[bool]) -> Iterator[str]:
 def _is_in_order(lines: Sequence[str], references: Sequence[str]) -> bool:
     """Return whether translations are clearly more like their references than like others."""
     others, everything = [*references[1:], references[0]], np.arange(len(lines))
-    own, other = (score_on(SENTENCE_CHRF, lines, [side])(everything) for side in (references, others))
+    own, other = (
+        scores_by(SENTENCE_CHRF, [lines], [side]).score_on(0)(everything) for side in (references, others)
+    )
     return own > LEAST_LIKENESS * other or len(lines) < 2

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-ScoreOn = Callable[[NDArray[Any]], float]
-"""A function from the numbers of sentences (N,), with repetitions, to the score of one run on them."""
+from nmt.comparison.paired_tests import ScoreOn
+
 CONFIDENCE = 0.95
 
 

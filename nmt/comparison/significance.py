@@ -1,6 +1,6 @@
 """Scores with 95% intervals, and tests of their differences: those of sacreBLEU, on its own statistics.
 
-Scores of labels have tests of their own, in `label_tests`.
+Scores of labels and COMET have tests of their own, in `paired_tests`.
 
 A metric is built from the signature that a run has stored, so that what is compared is what was scored.
 Paired bootstrap (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell 2005) ask how often
@@ -10,25 +10,22 @@ runs of other seeds do.
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import sacrebleu
-from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import PairedTest, Result
 
-from nmt.comparison.label_tests import PredictedLabels
+from nmt.comparison.paired_tests import Lines, PairedScores, PredictedLabels, ScoreOn, SentenceScores
+from nmt.decoding import comet
 from nmt.decoding.label_scores import metric_in
 from nmt.errors import UserError
 
-Lines = Sequence[str]
 PARALLEL_FROM = 8
 """Number of runs from which the tests are made by several processes."""
 
@@ -106,85 +103,84 @@ def rules_of(signature: str) -> str:
 def version_note(signature: str) -> str:
     """Return a remark where another version of sacreBLEU than this one computed the stored score."""
     version = dict(part.partition(":")[::2] for part in signature.split("|")).get("version")
-    if version in (None, sacrebleu.__version__):  # a score of labels names none
+    if version in (None, sacrebleu.__version__) or comet.model_in(signature):  # labels have no version
         return ""
     return f"stored scores are of sacreBLEU {version}, those here of {sacrebleu.__version__}"
 
 
-def scored(
-    signature: str,
-    systems: Sequence[Lines],
-    references: Sequence[Lines],
-    *,
-    samples: int,
-    trials: int,
+class CorpusScores:
+    """Several systems and a metric of sacreBLEU, which tests them by its own statistics of sentences."""
+
+    def __init__(self, signature: str, systems: Sequence[Lines], references: Sequence[Lines]):
+        self._metric = scorer_of(signature, references)
+        self._systems = [list(lines) for lines in systems]
+
+    def score_on(self, number: int) -> ScoreOn:
+        """Return the function that scores one of the systems on some of the sentences."""
+        rows = np.array(self._metric._extract_corpus_statistics(self._systems[number], None))
+        score = self._metric._compute_score_from_stats
+        return lambda chosen: float(score(rows[chosen].sum(axis=0).tolist()).score)
+
+    def bootstrapped(self, samples: int) -> list[Result]:
+        """Return score, interval and p value of each system by paired bootstrap."""
+        return self._tested("bs", samples)
+
+    def randomised(self, trials: int) -> list[Result]:
+        """Return score and p value of each system by approximate randomisation."""
+        return self._tested("ar", trials)
+
+    def _tested(self, kind: str, number: int) -> list[Any]:
+        named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(self._systems)]
+        jobs = 0 if len(named) >= PARALLEL_FROM else 1
+        metrics: Mapping[str, Any] = {"metric": self._metric}
+        test = PairedTest(named, metrics, None, test_type=kind, n_samples=number, n_jobs=jobs)
+        (found,) = [found for name, found in test()[1].items() if name != "System"]
+        return found
+
+
+def scores_by(
+    signature: str, systems: Sequence[Lines], references: Sequence[Lines], sources: Lines = ()
+) -> CorpusScores | PairedScores:
+    """Return what scores the translations, or the labels, of several systems by the metric of a signature.
+
+    `sources` are read by COMET alone.
+
+    Raises:
+        UserError: the signature is of no metric that can be computed here.
+    """
+    if (of_labels := metric_in(signature)) is not None:
+        return PredictedLabels(of_labels, references[0], systems)
+    if model := comet.model_in(signature):
+        comet.require_model(model)
+        number = len(systems)
+        scores = comet.sentence_scores(
+            [*sources] * number, [line for lines in systems for line in lines], [*references[0]] * number
+        )
+        return SentenceScores(np.array(scores.values).reshape(number, -1))
+    return CorpusScores(signature, systems, references)
+
+
+def with_tests(
+    scores: CorpusScores | PairedScores, systems: Sequence[Lines], *, samples: int, trials: int
 ) -> list[Tested]:
     """Return the scores of all systems, the first of which the others are tested against.
 
     `trials` is the number of trials of approximate randomisation, 0 for none.
     """
-    metric, results = metric_in(signature), dict[str, list[Any]]()
-    for kind, number in (("bs", samples), ("ar", trials)):
-        if number and (kind == "bs" or len(systems) > 1):
-            if metric is None:
-                results[kind] = _tested(signature, systems, references, kind, number)
-            else:
-                texts = PredictedLabels(metric, references[0], systems)
-                results[kind] = (texts.bootstrapped if kind == "bs" else texts.randomised)(number, seed())
-    rows = [Tested(float(one.score), float(one.ci)) for one in results["bs"]]
+    results = scores.bootstrapped(samples)
+    randomised = scores.randomised(trials) if trials and len(systems) > 1 else None
+    rows = [Tested(float(one.score), float(one.ci or 0.0)) for one in results]
     for number, row in enumerate(rows[1:], start=1):
         row.difference = row.value - rows[0].value
         differing = sum(a != b for a, b in zip(systems[0], systems[number], strict=True))
-        row.bootstrap_p = _p_value(row, results["bs"][number], differing)
-        row.randomisation_p = _p_value(row, results["ar"][number], differing) if "ar" in results else None
+        row.bootstrap_p = _p_value(row, results[number], differing)
+        row.randomisation_p = _p_value(row, randomised[number], differing) if randomised else None
     corrected = holm([row.bootstrap_p for row in rows])
     for row, p in zip(rows, corrected, strict=True):
         row.bootstrap_holm = p
     for row, p in zip(rows, holm([row.randomisation_p for row in rows]), strict=True):
         row.randomisation_holm = p
     return rows
-
-
-def _tested(
-    signature: str, systems: Sequence[Lines], references: Sequence[Lines], kind: str, number: int
-) -> list[Any]:
-    """Return what sacreBLEU finds for each system: bs is paired bootstrap, ar approximate randomisation."""
-    named: list[tuple[str, Lines]] = [(str(place), list(lines)) for place, lines in enumerate(systems)]
-    jobs = 0 if len(systems) >= PARALLEL_FROM else 1
-    metrics: Mapping[str, Any] = {"metric": scorer_of(signature, references)}
-    test = PairedTest(named, metrics, None, test_type=kind, n_samples=number, n_jobs=jobs)
-    (found,) = [found for name, found in test()[1].items() if name != "System"]
-    return found
-
-
-def seed() -> int | None:
-    """Return the seed of the tests, which is that of sacreBLEU; None draws other numbers each time.
-
-    Raises:
-        UserError: the variable of the environment that says it is no seed.
-    """
-    told = os.environ.get("SACREBLEU_SEED", "12345")
-    if told.lower() == "none":
-        return None
-    if not re.fullmatch(r"\d+", told, re.ASCII):
-        raise UserError(f"SACREBLEU_SEED must be a whole number of at least 0, or none, but is {told!r}")
-    return int(told)
-
-
-def score_on(
-    signature: str, hypotheses: Lines, references: Sequence[Lines]
-) -> Callable[[NDArray[Any]], float]:
-    """Return a function from sentences, a mask (N,) or their numbers, to the corpus score of the chosen ones.
-
-    Raises:
-        UserError: the signature is of no metric that can be computed here.
-    """
-    metric = metric_in(signature)
-    if metric is not None:
-        return PredictedLabels(metric, references[0], [hypotheses]).score_on
-    scorer = scorer_of(signature, references)
-    rows = np.array(scorer._extract_corpus_statistics(list(hypotheses), None))
-    return lambda chosen: float(scorer._compute_score_from_stats(rows[chosen].sum(axis=0).tolist()).score)
 
 
 def _p_value(row: Tested, result: Any, differing: int) -> float:

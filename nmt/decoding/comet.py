@@ -11,31 +11,73 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmt.errors import UserError
-from nmt.files import parse_json
+from nmt.files import misfits, parse_json
 
 PYTHON, MODEL = "NMT_COMET_PYTHON", "NMT_COMET_MODEL"
 """Environment variables: the Python that has COMET, and the name or checkpoint file of a model."""
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 SCRIPT = Path(__file__).with_name("comet_script.py")
+ANSWER = {"version": str, "scores": list[float]}
+MAX_ANSWER_BYTES = 1 << 28
 
 
-def score(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """Return 100 times the mean COMET of the translations, and a signature with its version and its model."""
-    rows = [
-        {"src": src, "mt": mt, "ref": ref}
-        for src, mt, ref in zip(sources, hypotheses, references, strict=True)
-    ]
-    model = os.environ.get(MODEL, DEFAULT_MODEL)
-    answer = _asked({"model": model, "data": rows})
-    return 100.0 * float(answer["score"]), f"nrefs:1|model:{model}|scale:100|version:{answer['version']}"
+class SentenceScores(NamedTuple):
+    """The scores of translations by COMET, and how they were computed."""
+
+    values: list[float]
+    """100 times the COMET of each translation."""
+    signature: str
+
+    @property
+    def mean(self) -> float:
+        """The score of all translations."""
+        return sum(self.values) / len(self.values)
 
 
-def require() -> None:
-    """Raise `UserError` unless the other Python can import COMET; no model is loaded."""
-    _asked({"model": None, "data": []})
+def sentence_scores(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> SentenceScores:
+    """Return the score of each translation; what occurs several times is scored once, and so equally."""
+    lines = list(zip(sources, hypotheses, references, strict=True))
+    rows = [dict(zip(("src", "mt", "ref"), row, strict=True)) for row in dict.fromkeys(lines)]
+    answer = _asked({"model": model(), "data": rows})
+    known = dict(zip(dict.fromkeys(lines), answer["scores"], strict=True))
+    return SentenceScores([100.0 * float(known[row]) for row in lines], _signature(answer))
+
+
+def model() -> str:
+    """Return the name or the checkpoint file of the model that the environment names."""
+    return os.environ.get(MODEL, DEFAULT_MODEL)
+
+
+def model_in(signature: str) -> str:
+    """Return the model that a signature of COMET names; nothing for that of another metric."""
+    return dict(part.partition(":")[::2] for part in signature.split("|")).get("model", "")
+
+
+def require_model(name: str) -> None:
+    """Raise `UserError` unless the environment names a model, too: a signature may be a stranger's."""
+    if name != model():
+        raise UserError(
+            f"it is that of the model {name}, but here the model is {model()}; if you trust the first, "
+            f"set {MODEL}={name}"
+        )
+
+
+def signature() -> str:
+    """Return the signature of scores that would be computed now; no model is loaded.
+
+    Raises:
+        UserError: the other Python cannot import COMET.
+    """
+    return _signature(_asked({"model": None, "data": []}))
+
+
+def _signature(answer: dict[str, Any]) -> str:
+    return f"nrefs:1|model:{model()}|scale:100|version:{answer['version']}"
 
 
 def _asked(question: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +101,9 @@ def _asked(question: dict[str, Any]) -> dict[str, Any]:
             f"{MODEL}={os.environ.get(MODEL, DEFAULT_MODEL)} is the model"
         )
     try:
-        return parse_json(done.stdout)
+        answer = parse_json(done.stdout, MAX_ANSWER_BYTES)
+        if wrong := misfits(answer, ANSWER):
+            raise ValueError(f"{', '.join(wrong)}")
     except ValueError as error:
         raise UserError(f"{PYTHON}={python} gives no answer of COMET: {error}") from error
+    return answer

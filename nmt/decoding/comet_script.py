@@ -1,7 +1,7 @@
 """The part of COMET that another Python runs, by path: it imports nothing of this package.
 
 Reads {"model": NAME or FILE, "data": [{"src", "mt", "ref"}]} from standard input, and writes {"version",
-"score"} to standard output, as JSON. What libraries print goes to standard error.
+"scores"} to standard output, as JSON. What libraries print goes to standard error.
 """
 
 import json
@@ -15,20 +15,21 @@ def main() -> None:
     question = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
-        answer = {"version": metadata.version("unbabel-comet"), "score": _score(**question)}
+        answer = {"version": metadata.version("unbabel-comet"), "scores": _scores(**question)}
         json.dump(answer, answers)
 
 
-def _score(model, data):  # type: ignore[no-untyped-def]
-    """Return the mean score of the translations; None where there are none."""
+def _scores(model, data):  # type: ignore[no-untyped-def]
+    """Return the score of each translation."""
     import comet  # type: ignore[import-not-found] # the other Python has it
     import torch
 
     if not data:
-        return None
+        return []
     path = model if os.path.exists(model) else comet.download_model(model)
     loaded = comet.load_from_checkpoint(path)
-    return float(loaded.predict(data, batch_size=16, gpus=int(torch.cuda.is_available())).system_score)
+    found = loaded.predict(data, batch_size=16, gpus=int(torch.cuda.is_available()))
+    return [float(score) for score in found.scores]
 
 
 if __name__ == "__main__":

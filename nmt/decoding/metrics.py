@@ -156,7 +156,8 @@ def _corpus_score(name: str, text: ScoredText) -> tuple[float, str]:
 
 
 def _comet(text: ScoredText) -> tuple[float, str]:
-    return comet.score(text.sources, text.hypotheses, text.references[0])
+    found = comet.sentence_scores(text.sources, text.hypotheses, text.references[0])
+    return found.mean, found.signature
 
 
 def _row(name: str, label: str, higher_is_better: bool = True) -> Metric:
@@ -180,7 +181,7 @@ METRICS: dict[str, Metric] = {
     "chrf": _row("chrf", "chrF"),
     "chrf++": _row("chrf++", "chrF++"),
     "ter": _row("ter", "TER", False),
-    "comet": Metric("COMET", True, _comet, lambda tgt_lang, scoring: comet.require()),
+    "comet": Metric("COMET", True, _comet, lambda tgt_lang, scoring: comet.signature()),
     "accuracy": _of_labels("accuracy", "accuracy"),
     "macro_f1": _of_labels("macro_f1", "macro F1"),
     "micro_f1": _of_labels("micro_f1", "micro F1"),
@@ -188,6 +189,11 @@ METRICS: dict[str, Metric] = {
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
 MACRO = {f"macro_{name}": name for name in SCORERS}
 """Name in `trainer.best_metric` of the mean of a score over target languages -> the score."""
+
+
+def signature_of(name: str, text: ScoredText) -> str:
+    """Return how the metric `name` of a text is computed; no model is run for that."""
+    return comet.signature() if name == "comet" else METRICS[name].score(text)[1]
 
 
 def names_of_metrics(*, of_labels: bool) -> list[str]:

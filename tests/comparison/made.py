@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from nmt.comparison.significance import Tested, scores_by, with_tests
+
 SOURCES = ["two men walk", "a dog", "the red house by the sea", "one more", "two dogs run here"]
 REFERENCES = [
     "zwei Männer gehen dort",
@@ -93,3 +95,10 @@ def write(file: Path, text: str) -> None:
 
 def lined(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def scored(
+    signature: str, systems: Sequence[Sequence[str]], references: Sequence[Sequence[str]], **options: int
+) -> list[Tested]:
+    """Return the scores of systems by a metric, tested with `samples` and `trials`."""
+    return with_tests(scores_by(signature, systems, references), systems, **options)

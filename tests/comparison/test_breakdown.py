@@ -23,7 +23,9 @@ LABELS = ["b", "a", "b", "c", "a"], ["a", "a", "b", "b", "c"], ["a", "b", "b", "
 
 @pytest.mark.parametrize("signature", [BLEU, CHRF, "nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no"])
 def test_the_score_of_a_group_is_that_of_its_sentences_as_a_corpus(signature: str) -> None:
-    score_on = [significance.score_on(signature, system, [REFERENCES]) for system in (GOOD, BAD)]
+    score_on = [
+        significance.scores_by(signature, [system], [REFERENCES]).score_on(0) for system in (GOOD, BAD)
+    ]
     short, long = by_group(score_on, in_ranges([1, 5, 2, 9, 5], (1, 5)))
     assert (short.label, short.sentences, long.label, long.sentences) == ("1-4", 2, "5+", 3)
     for bucket, chosen in ((short, (0, 2)), (long, (1, 3, 4))):
@@ -34,7 +36,9 @@ def test_the_score_of_a_group_is_that_of_its_sentences_as_a_corpus(signature: st
 
 def test_the_score_of_the_texts_of_a_label_is_its_recall() -> None:
     true, *systems = LABELS
-    score_on = [significance.score_on("metric:accuracy|labels:3", system, [true]) for system in systems]
+    score_on = [
+        significance.scores_by("metric:accuracy|labels:3", [system], [true]).score_on(0) for system in systems
+    ]
     found = by_group(score_on, breakdown.of_each_label(true))
     assert [(one.label, one.sentences, one.scores) for one in found] == [
         ("a", 2, [50.0, 0.0]),
@@ -45,7 +49,7 @@ def test_the_score_of_the_texts_of_a_label_is_its_recall() -> None:
 
 
 def test_empty_groups_are_left_out() -> None:
-    score_on = [significance.score_on(BLEU, GOOD, [REFERENCES])]
+    score_on = [significance.scores_by(BLEU, [GOOD], [REFERENCES]).score_on(0)]
     labels = [bucket.label for bucket in by_group(score_on, in_ranges([0, 1, 1, 7, 1], (0, 1, 2, 5)))]
     assert labels == ["0", "1", "5+"]
 

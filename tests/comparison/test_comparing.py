@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 
 from nmt.cli import main
 from nmt.comparison import significance
@@ -18,6 +19,7 @@ from nmt.comparison.translations import entries_of
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, lined, made_run, write
+from tests.decoding.test_metrics import stand_in
 
 
 def comparison(*paths: Path, words: dict[str, int] | None = None, **keys: Any) -> Comparison:
@@ -489,3 +491,98 @@ def test_the_command(
 def test_mistakes(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *arguments]) == 2
     assert problem in capsys.readouterr().err
+
+
+COMET = "nrefs:1|model:my/model|scale:100|version:9.9"
+BY_LENGTH = (
+    "words = [len(row['mt'].split()) / len(row['ref'].split()) for row in question['data']]\n"
+    "print(json.dumps({'version': '9.9', 'scores': words}))\n"
+    "open(__file__ + '.asked', 'a').write(f\"{question['model']} {len(words)}\\n\")"
+)
+"""A COMET of no model: the words of a translation in the place of how good it is."""
+
+
+@pytest.fixture
+def comet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two runs that have stored their COMET, and another system."""
+    monkeypatch.setenv("NMT_COMET_PYTHON", stand_in(tmp_path, BY_LENGTH))
+    monkeypatch.setenv("NMT_COMET_MODEL", "my/model")
+    results = {"signatures": {"comet": COMET}, "validation": {"comet": 100.0}}
+    runs = [
+        made_run(tmp_path / name, hypotheses=lines, results=results)
+        for name, lines in (("a", GOOD), ("b", BAD))
+    ]
+    write(tmp_path / "other.de", lined(REFERENCES))
+    return [*runs, tmp_path / "other.de"]
+
+
+def test_comet_has_intervals_and_tests(comet_runs: list[Path], tmp_path: Path) -> None:
+    found = comparison(*comet_runs)
+    (column,) = found.columns
+    shares = [len(hyp.split()) / len(ref.split()) for hyp, ref in zip(BAD, REFERENCES, strict=True)]
+    values = [row.value for row in column.rows if row is not None]
+    assert values == pytest.approx([100.0, 100.0 * sum(shares) / len(shares), 100.0])
+    first, bad, same = column.rows
+    assert first is not None
+    assert bad is not None
+    assert same is not None
+    assert (first.interval, bad.interval > 0) == (0.0, True)
+    assert same.bootstrap_p == same.randomisation_p == 1.0
+    assert bad.randomisation_p is not None
+    assert bad.randomisation_p < 0.2
+    buckets = found.buckets["length"]["comet"]
+    assert sum(bucket.sentences for bucket in buckets) == len(REFERENCES)
+    assert (tmp_path / "stand_in.py.asked").read_text() == "my/model 11\n"  # each different line, once
+    assert [note for note in found.notes if "sacreBLEU" in note] == []
+    assert any(note.startswith("b has stored COMET 100.00, but its translations") for note in found.notes)
+    assert f"comet|{COMET}" in summary(found)
+
+
+def test_comet_over_seeds_is_tested(comet_runs: list[Path]) -> None:
+    folder = comet_runs[0].parent / "seeds"
+    for dropout, lines in ((0.1, GOOD), (0.3, BAD)):
+        for seed in (1, 2):
+            config = {"seed": seed, "model.dropout": dropout}
+            made_run(folder / f"{dropout}-{seed}", config=config, hypotheses=lines)
+    found = comparison(folder, metrics=["comet"])
+    assert [column.signature for column in found.columns] == [COMET]  # which no run has stored
+    assert found.systems[1].tests["comet"].difference < -20
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "note"),
+    [
+        (
+            "NMT_COMET_MODEL",
+            "other/model",
+            "comet is left out: it is that of the model my/model, but here the model is other/model; if you "
+            "trust the first, set NMT_COMET_MODEL=my/model",
+        ),
+        (
+            "NMT_COMET_PYTHON",
+            "",
+            "comet is left out: metrics has comet, which runs in an environment of its own",
+        ),
+    ],
+)
+def test_comet_that_cannot_be_computed_is_left_out(
+    comet_runs: list[Path], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, note: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    found = comparison(*comet_runs)
+    assert found.columns == []
+    assert [known for known in found.notes if known.startswith(note)]
+
+
+def test_metrics_that_are_asked_for_are_those_of_the_table(tmp_path: Path) -> None:
+    results = {"signatures": {"bleu": BLEU, "chrf": CHRF}, "validation": {}}
+    run = made_run(tmp_path / "a", results=results, config={"scoring": {"lowercase": True}})
+    found = comparison(run, metrics=["chrf", "ter"])
+    assert [column.signature for column in found.columns] == [
+        CHRF,  # as it is stored
+        f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{sacrebleu.__version__}",
+    ]
+    with pytest.raises(UserError, match=r"metrics: accuracy is a score of labels, but task is translation"):
+        comparison(run, metrics=["accuracy"])
+    with pytest.raises(UserError, match=r"metrics\[0\] must be one of"):
+        comparison(run, metrics=["blue"])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nmt.comparison.seed_tests import ScoreOn, SeedTest, differences_over_seeds
+from nmt.comparison.paired_tests import ScoreOn
+from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 
 Numbers = NDArray[Any]
 SLOW = pytest.mark.slow

@@ -8,9 +8,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
-from nmt.comparison.significance import Lines, holm, rules_of, scored, scorer_of
+from nmt.comparison.paired_tests import Lines
+from nmt.comparison.significance import holm, rules_of, scorer_of
 from nmt.errors import UserError
-from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES
+from tests.comparison.made import BAD, BLEU, GOOD, REFERENCES, scored
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def stand_in(folder: Path, body: str) -> str:
 
 def test_comet_is_asked_for_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f"json.dump([sys.argv[1:], question], open({str(tmp_path / 'asked')!r}, 'w'))\n"
-    body += "print(json.dumps({'version': '9.9', 'score': 0.875}))"
+    body += "print(json.dumps({'version': '9.9', 'scores': [0.75, 1.0]}))"
     monkeypatch.setenv("NMT_COMET_PYTHON", stand_in(tmp_path, body))
     monkeypatch.setenv("NMT_COMET_MODEL", "my/model")
     scores = score_text(["a dog", "b"], ["ein Hund", "x"], ["Hund", "y"], ["comet"], tgt_lang="de")
@@ -173,6 +173,13 @@ def test_comet_is_asked_for_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert question == {"model": "my/model", "data": rows}
 
 
+def test_comet_scores_what_occurs_several_times_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "print(json.dumps({'version': '9.9', 'scores': [n / 4 for n, _ in enumerate(question['data'])]}))"
+    monkeypatch.setenv("NMT_COMET_PYTHON", stand_in(tmp_path, body))
+    found = comet.sentence_scores(["a", "a", "a", "b"], ["x", "y", "x", "x"], ["r", "r", "r", "r"])
+    assert (found.values, found.mean) == ([0.0, 25.0, 0.0, 50.0], 18.75)
+
+
 def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> None:
     """Small packages stand in for comet and torch."""
     (tmp_path / "torch.py").write_text("class cuda:\n    is_available = staticmethod(lambda: False)\n")
@@ -180,7 +187,7 @@ def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> No
         "print('noise')\n"
         "class Model:\n"
         "    def predict(self, data, batch_size, gpus):\n"
-        "        return type('Found', (), {'system_score': len(data) / 4 + gpus})\n"
+        "        return type('Found', (), {'scores': [len(row['mt']) / 4 + gpus for row in data]})\n"
         "download_model = lambda name: '/models/' + name\n"
         "load_from_checkpoint = lambda path: print(path) or Model()\n"
     )
@@ -197,7 +204,7 @@ def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> No
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) == {"version": "1.5", "score": 0.25}
+    assert json.loads(done.stdout) == {"version": "1.5", "scores": [0.25]}
     assert done.stderr == "noise\n/models/m\n"
 
 
@@ -210,6 +217,10 @@ def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> No
             "NMT_COMET_MODEL=Unbabel/wmt22-comet-da is the model",
         ),
         ("print('hello')", "NMT_COMET_PYTHON=PYTHON gives no answer of COMET: Expecting value"),
+        (
+            "print('{}')",
+            "NMT_COMET_PYTHON=PYTHON gives no answer of COMET: version is missing, scores is missing",
+        ),
         (None, "NMT_COMET_PYTHON=PYTHON cannot be started: No such file or directory"),
         ("", "metrics has comet, which runs in an environment of its own: python -m venv comet && "),
     ],

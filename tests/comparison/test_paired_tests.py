@@ -8,10 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from nmt.comparison import significance
-from nmt.comparison.label_tests import PredictedLabels
-from nmt.comparison.significance import scored
+from nmt.comparison import paired_tests
+from nmt.comparison.paired_tests import PredictedLabels, SentenceScores
+from nmt.comparison.significance import with_tests
 from nmt.decoding.label_scores import SCORES, label_scores
+from tests.comparison.made import scored
 
 ACCURACY = "metric:accuracy|labels:3"
 
@@ -31,7 +32,7 @@ def test_scores_are_those_of_the_metric(metric: str) -> None:
     found = PredictedLabels(metric, true, [first, other])
     chosen = np.array([label != "a" for label in true])
     part = [[x for x, is_chosen in zip(lines, chosen, strict=True) if is_chosen] for lines in (first, true)]
-    assert found.score_on(chosen) == pytest.approx(SCORES[metric](label_scores(*part)))
+    assert found.score_on(0)(chosen) == pytest.approx(SCORES[metric](label_scores(*part)))
     rows = scored(f"metric:{metric}|labels:3", [first, other], [true], samples=100, trials=0)
     assert [row.value for row in rows] == pytest.approx(
         [SCORES[metric](label_scores(system, true)) for system in (first, other)]
@@ -77,4 +78,24 @@ def test_the_seed_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "7")
     assert scored(ACCURACY, systems, [true], samples=100, trials=100) != rows[0]
     monkeypatch.setenv("SACREBLEU_SEED", "none")
-    assert significance.seed() is None
+    assert paired_tests.seed() is None
+
+
+@pytest.mark.parametrize("better", [0.05, 0.2, 0.4])
+def test_means_of_scores_by_sentence_are_tested_as_means(better: float) -> None:
+    """A p value of a half, a tenth, and one beyond chance."""
+    rng = np.random.default_rng(1)
+    first, noise = rng.normal(80, 5, 400), rng.normal(0, 4, 400)
+    systems = [first, first + noise - noise.mean() + better, first]
+    scores = SentenceScores(np.array(systems))
+    lines = [[str(value) for value in values] for values in systems]
+    rows = with_tests(scores, lines, samples=2000, trials=2000)
+    assert [row.value for row in rows] == pytest.approx([values.mean() for values in systems])
+    assert rows[0].interval == pytest.approx(1.96 * first.std() / 20, rel=0.06)
+    gaps = systems[1] - first
+    tail = math.erfc(gaps.mean() / (gaps.std() / 20) / math.sqrt(2))  # that of a z-test of the paired gaps
+    assert rows[1].difference == pytest.approx(gaps.mean())
+    for p in (rows[1].bootstrap_p, rows[1].randomisation_p):
+        assert p == pytest.approx(tail, abs=0.03)
+    assert (rows[2].bootstrap_p, rows[2].randomisation_p) == (1.0, 1.0)
+    assert scores.score_on(1)(np.array([3, 3, 5])) == pytest.approx(systems[1][[3, 3, 5]].mean())
