@@ -136,12 +136,14 @@ class _Drive:
     def _recall(self) -> None:
         """Take note of the trials of a search that earlier commands have begun, and take over their jobs.
 
-        One that is done is run again where its run is gone, or what an evaluation depends on has changed.
+        One that is done is run again where its run is gone, or what an evaluation depends on has changed;
+        the study gets the value that its run has by now.
 
         Raises:
             UserError: the run of a trial has another config than the trial has now.
         """
         _require_one_that_can_go_on(self.plan)
+        revised = dict[str, float | None]()
         for name, known in self.search.known().items() if self.search else ():
             assert self.search is not None
             trial, values = self._tried(name), self.search.values(name)
@@ -154,17 +156,19 @@ class _Drive:
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
                 self.running.add(name)
-            # sweep.json has been removed, or a kill came before it was written
-            is_new = record.state != state
             record.state, record.value = state, known.value if state == "done" else None
             same = self.records.trials.get(self.search.twin(name) or "")
             if same is not None and same.state == state and state in ("done", "pruned"):
                 _take(record, same)  # the earlier trial, which was run
-            elif is_new and state != "running":
-                _read(record)
-            if state == "done" and not (is_recorded if record.path is None else _has_results(record.path)):
+            elif state != "running":
+                _read(record, self.ranking)
+            is_there = is_recorded if record.path is None else _has_results(record.path)
+            if state == "done" and (record.value is None or not is_there):
                 record.state, record.value, record.scores = "waiting", None, {}
-                self.search.run_again(name)
+            if state == "done" and record.value != known.value:
+                revised[name] = record.value
+        if self.search is not None:
+            self.search.revise(revised)
 
     def _tried(self, name: str) -> Composed | None:
         """Return a trial of a search; None where its values make no config, as is said when it is run."""
@@ -463,11 +467,13 @@ def _take(record: Record, same: Record) -> None:
     record.mark, record.data = same.mark, same.data
 
 
-def _read(record: Record) -> None:
-    """Record what the run of a trial of a search has of it, whose end and value the study knows."""
+def _read(record: Record, ranking: Ranking) -> None:
+    """Record what the run of a trial of a search has of it, whose end the study knows."""
     if record.path is not None and record.state == "done":
         with contextlib.suppress(UserError):  # the run is damaged
-            record.scores = scores_of(RunDirectory(Path(record.path)).results() or {})
+            results = RunDirectory(Path(record.path)).results() or {}
+            record.scores = {} if infinite(results) else scores_of(results)
+            record.value = ranking.value(record)
     _count(record)
 
 

@@ -57,12 +57,11 @@ class Search:
         self._cfg, self._space, self._parallel = cfg, dict(space), parallel
         self._distributions = {key: self._distribution(one) for key, one in space.items()}
         folder.mkdir(parents=True, exist_ok=True)
-        self._last_step = last_step
-        self._study = self._opened(folder / JOURNAL, direction, first_step, last_step)
-        self._require_settings(settings, folder / JOURNAL)
+        self._file, self._direction, self._last_step = folder / JOURNAL, direction, last_step
+        self._pruner = self._pruner_of(first_step)
+        self._study = self._opened()
+        self._require_settings(settings)
         self._asked: dict[str, Trial] = {}
-        self._outdated: set[str] = set()
-        """Trials that have ended, and are to be run again."""
         self._planned = self._plan()
 
     def total(self) -> int:
@@ -97,10 +96,29 @@ class Search:
         self._planned.remove(name)
         self._resumed(name)
 
-    def run_again(self, name: str) -> None:
-        """Let a trial that is done be run once more, as a new attempt: its value counts no longer."""
-        self._planned.append(name)
-        self._outdated.add(name)
+    def revise(self, values: Mapping[str, float | None]) -> None:
+        """Let trials that are done have other values; one without a value is open, and run again.
+
+        Optuna changes no trial that has ended: the study is written anew, with the trials in their order.
+        """
+        if not values:
+            return
+        states, newest = self._optuna.trial.TrialState, {one.number: x for x, one in self.known().items()}
+        trials = self._study.get_trials()
+        for one in (trial for trial in trials if newest.get(trial.number) in values):
+            one.value = values[newest[one.number]]
+            if one.value is None:
+                one.state, one.datetime_complete, one.intermediate_values = states.RUNNING, None, {}
+        draft = self._file.with_name(f"{JOURNAL}.new")
+        draft.unlink(missing_ok=True)
+        study = self._study_in(draft)
+        for key, setting in self._study.user_attrs.items():
+            study.set_user_attr(key, setting)
+        study.add_trials(trials)
+        draft.replace(self._file)
+        self._study = self._study_in(self._file)
+        self._planned += [name for name, value in values.items() if value is None]
+        self._asked = {name: self._handle(self.known()[name]) for name in self._asked}
 
     def tell(self, name: str, value: float | None, *, pruned: bool = False) -> None:
         """Record the end of a trial: its value, None if it has failed; or that it was pruned."""
@@ -113,11 +131,7 @@ class Search:
         """Return another trial with the same values, and so the same end: done, pruned or `running`."""
         known, states = self.known(), self._optuna.trial.TrialState
         ended, mine = (states.COMPLETE, states.PRUNED), self._texts(known[name].params)
-        others = (
-            x
-            for x, one in known.items()
-            if x != name and (x in running or (one.state in ended and x not in self._outdated))
-        )
+        others = (x for x, one in known.items() if x != name and (x in running or one.state in ended))
         return next((other for other in others if self._texts(known[other].params) == mine), None)
 
     def is_hopeless(self, name: str, curve: Mapping[int, float]) -> bool:
@@ -150,12 +164,15 @@ class Search:
         """Let a trial go on under its name; one that has ended as a new attempt."""
         attempt = self.known()[name]
         if attempt.state.name == "RUNNING":
-            self._asked[name] = self._optuna.trial.Trial(self._study, attempt._trial_id)
+            self._asked[name] = self._handle(attempt)
             return name
-        if attempt.state.name == "FAIL" or name in self._outdated:
-            self._outdated.discard(name)
+        if attempt.state.name == "FAIL":
             self._study.enqueue_trial(attempt.params, user_attrs={NAME: name})
         return self._ask()
+
+    def _handle(self, attempt: FrozenTrial) -> Trial:
+        """Return what reports to the study for an attempt that runs."""
+        return self._optuna.trial.Trial(self._study, attempt._trial_id)
 
     def _ask(self) -> str:
         trial = self._study.ask(self._distributions)
@@ -202,42 +219,48 @@ class Search:
             return samplers.TPESampler(n_startup_trials=startup, seed=seed, constant_liar=together)
         return samplers.RandomSampler(seed=seed)
 
-    def _pruner(self, first_step: int, last_step: int | None) -> Any:
+    def _pruner_of(self, first_step: int) -> Any:
         pruners, startup = self._optuna.pruners, self._cfg.startup_trials
         if self._cfg.pruner is Pruner.median:
             return pruners.MedianPruner(n_startup_trials=startup)
         if self._cfg.pruner is Pruner.hyperband:
-            return pruners.HyperbandPruner(first_step, last_step or "auto")
+            return pruners.HyperbandPruner(first_step, self._last_step or "auto")
         return pruners.NopPruner()
 
-    def _opened(self, file: Path, direction: Direction, first_step: int, last_step: int | None) -> Study:
+    def _opened(self) -> Study:
+        """Return the study in the folder, or a new one; raise `UserError` where it is another."""
+        file = self._file
         _mend(file)
-        journal = self._optuna.storages.journal
         try:
-            study = self._optuna.create_study(
-                storage=self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(file))),
-                study_name="sweep",
-                direction=direction.name,
-                load_if_exists=True,
-                sampler=self._sampler(self._cfg.seed),
-                pruner=self._pruner(first_step, last_step),
-            )
+            study = self._study_in(file)
         except (OSError, ValueError, TypeError, KeyError) as error:
             told = f"{type(error).__name__}: {error}"
             raise UserError(
                 f"{file} is damaged ({told}); remove it, or choose another sweep.dir=..."
             ) from error
-        if study.direction.name != direction.name.upper():
+        if study.direction.name != self._direction.name.upper():
             raise UserError(
                 f"{file} is of a search that was to {study.direction.name.lower()} another metric; "
                 "choose another sweep.dir=..."
             )
         for trial in study.get_trials(deepcopy=False):
             for key, stored in trial.distributions.items():
-                self._require_same(key, stored, file)
+                self._require_same(key, stored)
         return study
 
-    def _require_settings(self, settings: Mapping[str, str], file: Path) -> None:
+    def _study_in(self, file: Path) -> Study:
+        """Return the study in a file, or a new one."""
+        journal = self._optuna.storages.journal
+        return self._optuna.create_study(
+            storage=self._optuna.storages.JournalStorage(journal.JournalFileBackend(str(file))),
+            study_name="sweep",
+            direction=self._direction.name,
+            load_if_exists=True,
+            sampler=self._sampler(self._cfg.seed),
+            pruner=self._pruner,
+        )
+
+    def _require_settings(self, settings: Mapping[str, str]) -> None:
         """Raise `UserError` unless the trials of the study have these settings; a new study keeps them."""
         stored = self._study.user_attrs.get(SETTINGS)
         if stored is None:
@@ -250,18 +273,18 @@ class Search:
         ]
         if changed:
             raise UserError(
-                f"{file} is of a search with other settings, {', '.join(changed)}; give those, or choose "
-                "another sweep.dir=..."
+                f"{self._file} is of a search with other settings, {', '.join(changed)}; give those, or "
+                "choose another sweep.dir=..."
             )
 
-    def _require_same(self, key: str, stored: Any, file: Path) -> None:
+    def _require_same(self, key: str, stored: Any) -> None:
         """Raise `UserError` unless a dimension is one that the study can go on with."""
         own = self._distributions.get(key)
         listed = self._optuna.distributions.CategoricalDistribution
         is_same = type(own) is type(stored) and (not isinstance(own, listed) or own == stored)
         if not is_same or getattr(own, "log", None) != getattr(stored, "log", None):
             raise UserError(
-                f"{file} is of a search in which {key} had other values, {stored}; "
+                f"{self._file} is of a search in which {key} had other values, {stored}; "
                 "give those, or choose another sweep.dir=..."
             )
 

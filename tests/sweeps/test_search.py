@@ -84,6 +84,33 @@ def test_an_interrupted_search_makes_the_choices_of_one_in_one_go(tmp_path: Path
     assert max(len(one["schedule.factor"]) for one in values) <= 7  # four digits, for people
 
 
+def test_a_search_learns_from_the_values_that_its_trials_have_by_now(tmp_path: Path) -> None:
+    """After a change it chooses like one that has never seen the earlier values."""
+
+    def begun(folder: Path, error: float) -> list[str]:
+        search, names = opened(folder, sampler=Sampler.random), list[str]()
+        for number in range(8):
+            names.append(name := search.next() or "")
+            value = score(search.values(name)) + error * (number in (1, 4))
+            assert not search.is_hopeless(name, {10: value - 1})
+            search.tell(name, value)
+        return [*names, search.next() or ""]  # and the process is killed
+
+    names = begun(tmp_path / "right", 0.0)
+    assert begun(tmp_path / "wrong", 99.0) == names
+    right, wrong = opened(tmp_path / "right"), opened(tmp_path / "wrong")
+    wrong.go_on(names[8])
+    wrong.revise({names[1]: score(wrong.values(names[1])), names[4]: None})
+    assert [wrong.state(names[number]) for number in (0, 1, 4, 8)] == ["done", "done", "running", "running"]
+    assert wrong.next() == names[4]
+    wrong.tell(names[4], score(wrong.values(names[4])))
+    assert not wrong.is_hopeless(names[8], {10: 1.0})
+    wrong.tell(names[8], score(wrong.values(names[8])))
+    assert wrong.known()[names[4]].intermediate_values == {}  # of the run that is gone
+    assert {file.name for file in (tmp_path / "wrong").iterdir()} == {JOURNAL}
+    assert finish(right) == [names[8], *finish(opened(tmp_path / "wrong"))]
+
+
 def test_a_trial_that_has_failed_is_tried_again_under_its_name(tmp_path: Path) -> None:
     search = opened(tmp_path, 2)
     failed = search.next()
@@ -390,6 +417,39 @@ def test_a_search_evaluates_again_what_has_changed(
         found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
         assert found[0]["value"] == found[0]["scores"]["validation"]["bleu"] == best
         assert {one["value"] for one in found} == {best, best - 1}
+
+
+def test_a_run_that_was_trained_again_counts_with_its_new_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def train(trial: Composed) -> dict[str, Any]:
+        return ended(trial, bleu=float(trial.values["model.num_heads"]))
+
+    def values() -> list[dict[str, float]]:
+        table = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+        study = opened(Path("sweep"), space=plan_of_search.space, shared=shared, sampler=Sampler.grid)
+        return [
+            {one["name"]: one["value"] for one in table},
+            {name: one.value or 0.0 for name, one in study.known().items()},
+            {one["name"]: one["scores"]["validation"]["bleu"] for one in table},
+        ]
+
+    plan_of_search = planned("model.num_heads=choice(2,4)", "sweep.sampler=grid")
+    shared = {**plan_of_search.shared, "sweep.metric": "validation.bleu"}
+    assert sweep(plan_of_search, train, report) == 0
+    first, second = "000+num_heads-2", "001+num_heads-4"
+    facts = {"step": 7, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
+    results = Path("sweep", first, "results.json")
+    write_json(results, {**facts, "validation": {"bleu": 9.0}})
+    assert sweep(plan_of_search, train, report) == 0
+    assert values() == [{first: 9.0, second: 4.0}] * 3
+    write_json(results, {**facts, "validation": {"chrf": 9.0}})
+    capfd.readouterr()
+    assert sweep(plan_of_search, train, report) == 0
+    assert capfd.readouterr().err.count("starts") == 1
+    assert values() == [{first: 2.0, second: 4.0}] * 3
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
