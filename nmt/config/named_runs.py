@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from nmt.config import small_data
 from nmt.config.explain import explained
-from nmt.config.overrides import choices, config_dir, names_in, parse_overrides, runs_of
+from nmt.config.overrides import choices, config_dir, parse_overrides, runs_of
 from nmt.config.plain import named, parsed, read_plain, read_text
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
@@ -62,12 +62,11 @@ def commands_of_models(
         raise UserError(f"run and {verb.models} exclude each other; name the run in {example}, too")
     shared = [word for word in argv if not word.startswith(f"{verb.models}=")]
     found, problems = dict[str, list[str]](), Problems()
-    names = names_in(str(typed[-1].input_line).partition("=")[2])[0]
     with explained():
         settings = cast(
             "list[object]", OmegaConf.to_container(OmegaConf.create([*value.values()]), resolve=True)
         )
-    for name, own in zip(names, settings, strict=True):
+    for name, own in zip(value, settings, strict=True):
         with problems.gathered():
             lines = _settings_of_model(verb, name, own)
             chosen = {key for group in verb.groups if group in lines for key in _stated(group, lines[group])}

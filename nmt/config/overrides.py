@@ -12,13 +12,14 @@ import itertools
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from hydra.core.override_parser import overrides_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.overrides_visitor import HydraOverrideVisitor
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep, ValueType
 from hydra.grammar.gen.OverrideLexer import (  # type: ignore[attr-defined]
     CommonTokenStream,
@@ -210,13 +211,37 @@ def parse_overrides(arguments: Sequence[str]) -> list[Override]:
 @functools.lru_cache(maxsize=1024)
 def _parsed(argument: str) -> Override:
     """Parse an argument once: a command asks for each in several places, and a sweep in every trial."""
-    (override,) = _hydra_parser().parse_overrides([argument])
+    names = vars(overrides_parser)
+    usual = names["HydraOverrideVisitor"]
+    names["HydraOverrideVisitor"] = _Visitor
+    try:
+        (override,) = _hydra_parser().parse_overrides([argument])
+    except UserError as error:
+        raise UserError(f"{argument!r}: {error}") from error
+    finally:
+        names["HydraOverrideVisitor"] = usual
     return override
 
 
 @functools.cache
 def _hydra_parser() -> OverridesParser:
     return OverridesParser.create()
+
+
+class _Visitor(HydraOverrideVisitor):
+    """Hydra's reader of values, for which each key of a mapping is text: a name such as 1e3 or true, too."""
+
+    def visitDictKey(self, ctx: OverrideParser.DictKeyContext) -> str:  # noqa: N802
+        key = super().visitDictKey(ctx)
+        return key if isinstance(key, str) else ctx.getText().strip()
+
+    def visitDictContainer(self, ctx: OverrideParser.DictContainerContext) -> Any:  # noqa: N802
+        """Return a mapping; Hydra would drop an entry where a later one has its name."""
+        names = [self.visitDictKey(pair.dictKey()) for pair in ctx.dictKeyValuePair()]
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"two entries have one name: {name}; give each its own")
+        return super().visitDictContainer(ctx)
 
 
 def runs_of(overrides: Sequence[Override], key: str) -> list[str]:
@@ -321,7 +346,6 @@ def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
     (override,) = parse_overrides([argument])
     _refuse_key(verb, override, flags)
     _refuse_sweep(verb, override, flags)
-    _refuse_names(override)
     if override.key_or_group in verb.groups:
         _refuse_choice(verb, override, flags)
     key, sign, value = argument.partition("=")
@@ -455,37 +479,6 @@ def _holds_sweep(value: object) -> bool:
     """Return whether a list or a mapping has choice(...), range(...) or the like in it."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return isinstance(value, Sweep) or any(map(_holds_sweep, parts))
-
-
-def _refuse_names(override: Override) -> None:
-    """Refuse a mapping of which Hydra would drop an entry, because a later one has its name."""
-    value, line = override.value(), str(override.input_line)
-    if not isinstance(value, dict | list):
-        return
-    mappings = names_in(line.partition("=")[2])
-    twice = [name for names in mappings for name, number in Counter(names).items() if number > 1]
-    as_numbers = isinstance(value, dict) and len(mappings[0]) != len(value)  # 1.1 and 1.10
-    if twice or as_numbers:
-        which = f": {twice[0]}" if twice else ""
-        raise UserError(f"{line!r}: two entries have one name{which}; give each its own")
-
-
-def names_in(value: str) -> list[list[str]]:
-    """Return the names in each mapping of a value, as they are typed: Hydra takes 1.10 for a number."""
-    found, open_ones, begin = list[list[str]](), list[list[str] | None](), -1
-    for sign in re.finditer(r"""'(?:\\.|[^'])*'|"(?:\\.|[^"])*"|\\.|\$\{|[][{}(),:]""", value):
-        if sign[0] in ("{", "${", "[", "("):
-            open_ones.append([] if sign[0] == "{" else None)
-            found += [names for names in open_ones[-1:] if names is not None]
-        elif sign[0] in ("}", "]", ")"):
-            open_ones.pop()
-        names = open_ones[-1] if open_ones else None
-        if names is not None and sign[0] in ("{", ","):
-            begin = sign.end()
-        elif names is not None and sign[0] == ":" and begin >= 0:
-            names.append(value[begin : sign.start()].strip())
-            begin = -1
-    return found
 
 
 def _refuse_choice(verb: Verb, override: Override, flags: argparse.Namespace) -> None:

@@ -36,12 +36,23 @@ _NAMES_CODE = re.compile(r"_\w+_")  # of `hydra.utils.instantiate`, which nothin
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # `${${name}:argument}` is one, too
 
 
-Loader: Any = type("Loader", (*([yaml.CSafeLoader] if yaml.__with_libyaml__ else []), get_yaml_loader()), {})
-"""The loader of OmegaConf; with the parser in C where there is one, which is ten times as fast.
+_TEXT, _BOOL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:bool"
+
+
+class _WithNames(get_yaml_loader()):  # type: ignore[misc]
+    """The loader of OmegaConf, for which each key is text: a name such as 1e3 or true, too."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            key.tag = _TEXT
+        return super().construct_mapping(node, deep)
+
+
+Loader: Any = type("Loader", (*([yaml.CSafeLoader] if yaml.__with_libyaml__ else []), _WithNames), {})
+"""The loader of configs; with the parser in C where there is one, which is ten times as fast.
 
 Of words, true and false alone are truth values: no is Norwegian.
 """
-_BOOL = "tag:yaml.org,2002:bool"
 Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in rows if tag != _BOOL]
     for first, rows in Loader.yaml_implicit_resolvers.items()
@@ -53,6 +64,10 @@ _Dumper.yaml_implicit_resolvers = {
     first: [*rows, *Loader.yaml_implicit_resolvers.get(first, [])]
     for first, rows in yaml.SafeDumper.yaml_implicit_resolvers.items()
 }
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(_TEXT, text, style='"' if "\x85" in text else None),
+)
 
 
 class UserFiles(FileConfigSource):
@@ -137,7 +152,10 @@ def read_text(file: Path) -> str:
 
 
 def dumped(plain: object) -> str:
-    """Return the YAML of plain data, with quotes around texts that `Loader` or YAML 1.1 takes for others."""
+    """Return the YAML of plain data, with quotes around texts that `Loader` or YAML 1.1 takes for others.
+
+    A text with U+0085, which YAML 1.1 takes for the end of a line, has it escaped.
+    """
     text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
 

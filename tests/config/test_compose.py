@@ -83,6 +83,12 @@ def evaluation(*arguments: str) -> EvaluateConfig:
         ("train", "sets.n.train=1e3", "1e3"),
         (
             "train",
+            "sets={1e3: {}, true: {}, null: {}, 1.10: {}, 01: {}}",
+            {"1e3": {}, "true": {}, "null": {}, "1.10": {}, "01": {}},
+        ),
+        ("train", "data.stages=[{weights: {2024: 1, 1_0: 2}}]", [{"weights": {"2024": 1, "1_0": 2}}]),
+        (
+            "train",
             "data.corpora={a.b: {train: 1e3, weight: 1e3}}",
             {"a.b": {"train": "1e3", "weight": 1000.0}},
         ),
@@ -141,6 +147,15 @@ RECIPE = (
 )
 def test_texts_of_trials_stay_as_they_are_typed(values: str, meant: list[object]) -> None:
     assert files_of(f"data.train={values}") == meant
+
+
+def test_names_of_trials_stay_as_they_are_typed() -> None:
+    names = "data.corpora={1e3: {name: demo}, true: {name: demo}},{1.10: {name: demo}}"
+    words = ["-m", "sweep.dir=names", "data=mixture", "model=transformer_small", "tokenizer.vocab_size=40"]
+    trials = plan(VERBS["train"], [*words, names, "sets={2024: {name: demo}}"]).trials
+    configs: list[Any] = [trial.to_training()[0] for trial in trials]
+    assert [list(cfg.data.corpora) for cfg in configs] == [["1e3", "true"], ["1.10"]]
+    assert [list(cfg.sets) for cfg in configs] == [["2024"], ["2024"]]
 
 
 def test_texts_of_a_search_stay_as_they_are_typed() -> None:
@@ -545,17 +560,17 @@ def test_a_mapping_that_is_typed_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("argument", "name"),
     [
-        ("sets={a: {test: x}, a: {test: y}}", ": a"),
-        ("data.corpora={a: {name: demo}, b: {test: '{', tag: c:d}, a: {name: toy}}", ": a"),
-        ("data.corpora={a: {augment: [x, {name: y, least: 1, least: 2}]}}", ": least"),
-        ("sets={1.1: {name: demo}, 1.10: {name: toy}}", ""),
+        ("sets={a: {test: x}, a: {test: y}}", "a"),
+        ("data.corpora={a: {name: demo}, b: {test: '{', tag: c:d}, a: {name: toy}}", "a"),
+        ("data.corpora={a: {augment: [x, {name: y, least: 1, least: 2}]}}", "least"),
+        ("sets={1.10: {name: demo}, 1.1: {name: demo}, 1.10 : {name: toy}}", "1.10"),
     ],
 )
 def test_of_two_entries_of_one_name_none_is_dropped(argument: str, name: str) -> None:
     for arguments in ([argument], ["-m", "seed=1,2", argument]):
         with pytest.raises(UserError) as refused:
             (plan if "-m" in arguments else compose)(VERBS["train"], ["data=mixture", *arguments])
-        assert f"{argument!r}: two entries have one name{name}; give each its own" in refused.value.problems
+        assert f"{argument!r}: two entries have one name: {name}; give each its own" in refused.value.problems
 
 
 def test_what_a_refused_argument_would_have_set_is_not_missing() -> None:

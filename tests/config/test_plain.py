@@ -126,6 +126,19 @@ def test_no_is_norwegian_and_a_truth_value_where_one_is_asked_for() -> None:
     assert (composed.cfg.data.tgt, composed.cfg.data.streaming) == ("no", True)
 
 
+def test_a_key_is_text_whatever_it_looks_like() -> None:
+    names = ["1e3", "true", "2024", "01", "1_000", "null", "~", "1:30", "2024-01-01"]
+    text = "".join(f"{name}: {{name: demo}}\n" for name in names)
+    assert list(parsed(text)) == names
+    indented = text.replace("~", "a").replace("1:30", "b").replace("\n", "\n  ")
+    chosen = "defaults: [override /model: transformer_small]\n"
+    write("mine/experiment/mine.yaml", f"{GLOBAL}{chosen}tokenizer: {{vocab_size: 40}}\nsets:\n  {indented}")
+    cfg = training("--config-dir", "mine", "experiment=mine", "data=demo")
+    assert list(cfg.sets) == ["1e3", "true", "2024", "01", "1_000", "null", "a", "b", "2024-01-01"]
+    with pytest.raises(yaml.YAMLError, match="found duplicate key 1"):
+        parsed("1: a\n1: b\n")
+
+
 def test_the_config_of_a_run_is_a_recipe_where_its_choices_are_made() -> None:
     stored = training("data=toy", "model=rnn_plain", "decoding=greedy", "experiment=none")
     plain = {part: value for part, value in to_plain(stored).items() if part != "run"}

@@ -21,7 +21,7 @@ from nmt.comparison.record import read_config
 from nmt.config.compose import compose
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
-from nmt.config.plain import Loader
+from nmt.config.plain import Loader, dumped, parsed
 from nmt.config.roots import TrainConfig, TranslateConfig, with_batch_tokens
 from nmt.config.schemas import set_up
 from nmt.config.stored import difference, fingerprint, load_config, refuse_difference, save_config, to_plain
@@ -111,6 +111,7 @@ def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     file, dates = tmp_path / "config.yaml", ["2024_05", "2024-05-06", "1:30", "1:30.5"]
     numbers = ["1e3", "1__0e3", "1_000", "0x10", "010", "0b1", ".5", "5.", "+1", "1e", ".inf", ".NaN"]
     words = ["true", "True", "null", "~", "no", "on", "=", "<<", "- a", "a: b", " a ", "größe\n"]
+    words += ["\x85a", "a\x85b\n", "a\u2028", "a\r"]
     written = config(*map(quoted, FILES))
     assert isinstance(written.data, FilesData)
     written = dataclasses.replace(
@@ -119,6 +120,8 @@ def test_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     save_config(written, file)
     assert load_config(file) == written
     assert read_config(file)["data.train"] == [*dates, *numbers, *words]
+    named = dict.fromkeys([*dates, *numbers, *words, "\x85"], "\x85")
+    assert parsed(dumped(named)) == named
 
 
 def test_a_config_that_is_read_again_is_a_copy_of_its_own(tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("models=a", "'models=a': write all models at once: models={A: RUN, B: RUN}"),
         ("models={x: a}|models.y=a", "'models.y=a': write all models at once: models={A: RUN, B: RUN}"),
         (
-            "models={1: a, 1.0: lm}",
-            "'models={1: a, 1.0: lm}': two entries have one name; give each its own",
+            "models={1.0: a, 1.0: lm}",
+            "'models={1.0: a, 1.0: lm}': two entries have one name: 1.0; give each its own",
         ),
         (
             "models={x: choice(a,lm)}",
