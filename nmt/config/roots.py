@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_origin, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -476,6 +476,10 @@ def tried_values(cfg: RecipeConfig) -> list[dict[str, Any]]:
         )
     if "strategy" in given:
         raise UserError(f"{key}.strategy cannot be tried: a strategy is chosen by decoding=...; leave it out")
+    hints = get_type_hints(type(cfg.decoding))
+    for name, values in given.items():
+        if get_origin(hints.get(name)) is list and not all(isinstance(one, list) for one in values):
+            raise UserError(f"{key}.{name} must list the lists to try, as [[A, B], [C]], but is {values!r}")
     if (number := math.prod(map(len, given.values()))) > MOST_TRIED:
         raise UserError(f"{key} has {number:,} combinations, and {MOST_TRIED} are the most; leave some out")
     found = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]

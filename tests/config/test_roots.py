@@ -467,6 +467,10 @@ def test_a_damaged_config_is_read_or_refused(
             "{length_penalty_alpha: [0.6, 1.0, 1.4]}, but is {'length_penalty_alpha': 1.5}",
         ),
         (
+            ("tuned_decoding={avoid: [1.0,[b]]}",),
+            "tuned_decoding.avoid must list the lists to try, as [[A, B], [C]], but is ['1.0', ['b']]",
+        ),
+        (
             ("tuned_decoding={min_length: [0,1,2,3,4,5,6,7,8,9], max_length_offset: [1,2,3,4,5,6,7]}",),
             "tuned_decoding has 70 combinations, and 64 are the most; leave some out",
         ),
