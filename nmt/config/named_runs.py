@@ -23,7 +23,7 @@ from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.spelling import spelled
 from nmt.config.starting import VocabularyUse, following, kept, values_of
-from nmt.config.stored import flat, known_runs, load_run, may_change, to_plain
+from nmt.config.stored import flat, known_runs, load_run, may_change, to_plain, warn_of_edits
 from nmt.config.verb import Verb
 from nmt.errors import Problems, UserError, tell
 
@@ -36,9 +36,16 @@ def stored_config(verb: Verb, runs: Sequence[str], flags: argparse.Namespace) ->
     problems, stored = Problems(), list[TrainConfig]()
     for run in runs:
         with problems.gathered():
-            stored.append(load_run(run, key))
+            stored.append(_opened(run, key))
     problems.refuse()
     return stored[0] if stored else None
+
+
+def _opened(run: str, key: str = "run", *, tuned: bool = True) -> TrainConfig:
+    """Return what `load_run` does, of a run that the command names; warn where someone has edited it."""
+    stored = load_run(run, key, tuned=tuned)
+    warn_of_edits(Path(run, "config.yaml"))
+    return stored
 
 
 def commands_of_models(
@@ -133,7 +140,7 @@ def _built_on(data: str, flags: argparse.Namespace) -> str:
 
 def _continued(run: str, typed: Sequence[str]) -> list[str]:
     """Return overrides for all of the config of `run` but what is `typed`, and say what data it reads."""
-    stored = load_run(run, tuned=False)
+    stored = _opened(run, tuned=False)
     data, usual = to_plain(stored.data), to_plain(type(stored.data))
     read = [f"data.{key}={spelled(data[key])}" for key in data if data[key] != usual[key] and key != "name"]
     tell(f"with the config of {run}: {' '.join([f'data={stored.data.name}', *read])}")
@@ -157,7 +164,7 @@ def _followed(init: str, typed: Mapping[str, Override]) -> list[str]:
     is_gone = not Path(init).exists()
     stored = load_run(own[0]) if is_gone and own and Path(own[0], "config.yaml").is_file() else None
     if stored is None or stored.init.run != str(Path(init)):
-        stored = load_run(init, "init")
+        stored = _opened(init, "init")
         encoder, decoder = (_layers(typed.get(f"init.{side}_layers")) for side in ("encoder", "decoder"))
         stored = dataclasses.replace(stored, model=kept(stored.model, (encoder, decoder)))
     use = typed.get("init.vocabulary")

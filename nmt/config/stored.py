@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from fnmatch import fnmatch
@@ -19,14 +20,14 @@ from typing import Any, cast
 import yaml
 from omegaconf import Container, DictConfig, OmegaConf
 
-from nmt.config.plain import dumped, named, parsed, read_text
+from nmt.config.plain import Loader, dumped, named, parsed, read_text
 from nmt.config.registry import VARIANTS
 from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config, with_decoding
 from nmt.config.spelling import shell_word, spelled
 from nmt.containment import require_contained
 from nmt.decoding.metrics import default_best
-from nmt.errors import UserError, first_of, suggest
+from nmt.errors import UserError, first_of, suggest, warn
 from nmt.files import OUTPUTS, read_json, write_atomically
 
 REPORTING = (
@@ -91,6 +92,10 @@ CHANGES = {
 """What `trainer.changes` has for keys that a run keeps."""
 
 
+_SEAL = "# SHA-256 of the values: "
+"""What begins the last line of a stored config."""
+
+
 def to_plain(cfg: object) -> dict[str, Any]:
     """Return a config as nested dicts of numbers, strings, lists and None; of a class, its defaults."""
     if isinstance(cfg, type):
@@ -127,8 +132,30 @@ def fingerprint(cfg: TrainConfig) -> str:
 
 
 def save_config(cfg: TrainConfig, path: Path) -> None:
-    """Write `cfg` to `path`, which afterwards holds all of it or is unchanged."""
-    write_atomically(path, dumped(to_plain(cfg)).encode())
+    """Write `cfg` to `path`, which afterwards holds all of it or is unchanged; see `warn_of_edits`."""
+    text = dumped(to_plain(cfg))
+    write_atomically(path, f"{text}{_SEAL}{_sum_of_values(text)}\n".encode())
+
+
+def _sum_of_values(text: str) -> str:
+    """Return the SHA-256 of what YAML says, however it is written."""
+    return hashlib.sha256(json.dumps(Loader(text).get_single_data()).encode()).hexdigest()
+
+
+def warn_of_edits(path: Path) -> None:
+    """Warn, once in a process, where `path` has other values than `save_config` has written there."""
+    with named(path):
+        _warn_of_edits(path, read_text(path))
+
+
+@functools.cache
+def _warn_of_edits(path: Path, text: str) -> None:
+    _, seal, end = text.rpartition(_SEAL)
+    if seal and end.split()[:1] != [_sum_of_values(text)]:
+        warn(
+            f"{path} was edited after nmt wrote it, and its values are taken as they are now; restore them, "
+            f"or remove the line {_SEAL.strip()!r} if they are to stay"
+        )
 
 
 def load_config(path: Path) -> TrainConfig:

@@ -22,7 +22,7 @@ from nmt.config.registry import config_keys
 from nmt.config.renames import SYNONYMS
 from nmt.config.roots import TrainConfig, TranslateConfig
 from nmt.config.schemas import compose_with_hydra, copied, set_up
-from nmt.config.stored import difference, fingerprint, load_config, save_config
+from nmt.config.stored import difference, fingerprint, load_config, save_config, warn_of_edits
 from nmt.config.sweeps import MAX_NAME, file_name, sweep_folder
 from nmt.config.trials import plan
 from nmt.data.parallel_text import Split
@@ -197,6 +197,34 @@ def test_a_training_is_called_again_whatever_its_texts_look_like() -> None:
                 assert difference(load_config(folder / "config.yaml"), cfg) == []
             else:
                 store(str(folder), *trial.arguments)
+
+
+def test_values_that_were_edited_in_a_stored_config_are_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Once, by what opens the run; what nmt writes, other spellings and runs of earlier versions pass."""
+    store("own", *RECIPE, "data.train=a")
+    file = Path("own", "config.yaml")
+    written = file.read_text()
+    body, seal = written.rsplit("\n", 2)[:2]
+    edited = written.replace("seed: 1\n", "seed: 2\n")
+
+    def warnings(text: str) -> int:
+        file.write_text(text)
+        warn_of_edits(file)
+        return capsys.readouterr().err.count("warning: own/config.yaml was edited after nmt wrote it, and")
+
+    assert seal.startswith("# SHA-256 of the values: ")
+    assert [warnings(text) for text in (written, body, f"# of mine\n{written}\n# more\n")] == [0, 0, 0]
+    assert [warnings(text) for text in (edited, f"{written}more: 3\n")] == [1, 1]
+    assert warnings(edited.replace(seal, "")) == 0  # as the warning says
+    file.write_text(edited.replace("seed: 2", "seed: 3"))
+    assert training("run=own")[0].seed == 3
+    assert evaluation("run=own").run == "own"
+    assert capsys.readouterr().err.count("was edited") == 1
+    save_config(load_config(file), file)  # as a training that goes on does
+    assert training("run=own")[0].seed == 3
+    assert "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

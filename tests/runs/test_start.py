@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
+from nmt.config.stored import load_config, save_config
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.files import read_json
@@ -57,9 +59,9 @@ def test_the_tag_of_another_language_is_warned_of(
     arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = untrained(tmp_path / "run")
-    stored = (run / "config.yaml").read_text()
-    assert "tgt_tag: ''" in stored
-    (run / "config.yaml").write_text(stored.replace("tgt_tag: ''", "tgt_tag: __fr__"))
+    stored = load_config(run / "config.yaml")
+    tagged = dataclasses.replace(stored.tokenizer, tgt_tag="__fr__")
+    save_config(dataclasses.replace(stored, tokenizer=tagged), run / "config.yaml")
     (composed,) = compose(VERBS["train"], [f"init={run}", *arguments])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nmt.runs.start.open_run", lambda *_: None)
