@@ -210,7 +210,10 @@ def parse_overrides(arguments: Sequence[str]) -> list[Override]:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(argument: str) -> Override:
-    """Parse an argument once: a command asks for each in several places, and a sweep in every trial."""
+    """Parse an argument once: a command asks for each in several places, and a sweep in every trial.
+
+    Hydra makes its reader of values itself, and so is given ours under the name of its own.
+    """
     names = vars(overrides_parser)
     usual = names["HydraOverrideVisitor"]
     names["HydraOverrideVisitor"] = _Visitor

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar, cast, get_origin, get_type_hints
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 
 from nmt.checks import Texts, at_least, not_negative, within
 from nmt.config.explain import explained, is_missing
 from nmt.config.limits import excesses
+from nmt.config.spelling import spelled
 from nmt.config.starting import InitConfig
 from nmt.data.configs import DataConfig
 from nmt.data.modifiers import LEAST_LIKENESS
@@ -369,6 +370,7 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
             if OmegaConf.is_missing(cfg, name):
                 raise UserError(is_missing(name, hints.get(name)))
             part = cfg[name]
+            _require_texts(name, part)
             with keys_below(name, _groups_of(part)):
                 parts[name] = OmegaConf.to_object(part) if OmegaConf.is_config(part) else part
             if dataclasses.is_dataclass(parts[name]):
@@ -378,6 +380,20 @@ def to_config(cfg: DictConfig, root: type[Root]) -> Root:
         made = root(**parts)
     problems.refuse()
     return made
+
+
+def _require_texts(key: str, part: Any) -> None:
+    """Raise `UserError` where a list of texts has a list or a group in it, which OmegaConf lets pass."""
+    if isinstance(part, DictConfig):
+        for name in map(str, part):
+            if not OmegaConf.is_missing(part, name):
+                _require_texts(f"{key}.{name}", part[name])
+    elif isinstance(part, ListConfig) and part._metadata.element_type is str:
+        for number, one in enumerate(part):
+            if OmegaConf.is_config(one):
+                raise UserError(
+                    f"{key}[{number}] must be text, but is {spelled(OmegaConf.to_container(one))}"
+                )
 
 
 def _groups_of(part: object) -> Iterator[str]:
@@ -418,6 +434,7 @@ def search_with(search: DecodingConfig, values: Mapping[str, Any]) -> DecodingCo
         for name, value in values.items():
             listed = list(value) if isinstance(value, tuple) else value
             OmegaConf.update(cfg, f"decoding.{name}", listed, merge=True)
+        _require_texts("decoding", cfg.decoding)
         return cast(DecodingConfig, OmegaConf.to_object(cfg.decoding))
 
 

@@ -175,6 +175,8 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
         ({"colour": "red"}, "unknown key colour; the keys here are run, task, seed, "),
         ({"model__d_model": "many"}, "model.d_model must be a whole number, but is 'many'"),
         ({"trainer": 5}, "trainer must be a group of keys, but is 5"),
+        ({"metrics": ["chrf", ["bleu"]]}, 'metrics[1] must be text, but is ["bleu"]'),
+        ({"decoding__avoid": [["a"]]}, 'decoding.avoid[0] must be text, but is ["a"]'),
         ({"model__norm_order": "prae"}, "model.norm_order must be one of pre, post, but is 'prae'"),
         ({"model__d_model": -1}, "model.d_model must be at least 1, but is -1"),
         ({"model__name": "rnnn"}, f"model.name must be one of {', '.join(MODELS)}, but is 'rnnn'"),
@@ -509,6 +511,10 @@ def test_a_damaged_config_is_read_or_refused(
         (
             ("validation_decoding=1",),
             "validation_decoding must be a group of keys, such as {beam_size: 1}, but is 1",
+        ),
+        (
+            ("validation_decoding={avoid: [[a]]}",),
+            'validation_decoding.avoid[0] must be text, but is ["a"]',
         ),
         (
             ("task=language_model", "model=gpt", "num_validation_pairs=5"),
