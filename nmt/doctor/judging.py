@@ -325,14 +325,15 @@ def _name(report: SplitReport, number: int) -> str:
 
 
 def _overlaps(report: SplitReport) -> Iterator[Finding]:
+    are_pairs = report.cfg.has_source and not report.cfg.has_labels
     for overlap in report.overlaps:
         told = [
             f"{name} {share(count, overlap.total)}"
             for name, count in (
-                ("pairs", overlap.pairs),
-                ("pairs but for case and punctuation", overlap.plain_pairs),
-                ("sources", overlap.sources),
-                ("targets", 0 if report.cfg.has_labels else overlap.targets),
+                (f"{report.noun}s", overlap.pairs),
+                (f"{report.noun}s but for case and punctuation", overlap.plain_pairs),
+                ("sources", overlap.sources if report.cfg.has_source else 0),
+                ("targets", overlap.targets if are_pairs else 0),
             )
             if count
         ]

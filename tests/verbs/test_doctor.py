@@ -224,6 +224,7 @@ def test_a_mixture_and_a_text_in_one_language(tmp_path: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert f"train: {train['pairs']:,} texts" in shown
     assert "small_data" not in shown  # which is for pairs
+    assert "has lines of" not in shown  # as there is no source that all have in common
 
 
 def test_labelled_texts_are_filtered_as_training_filters_them(
@@ -236,7 +237,7 @@ def test_labelled_texts_are_filtered_as_training_filters_them(
         )
         (tmp_path / f"{split}.tsv").write_text(f"label\ttext\n{rows}")
     files = [f"data.{split}={tmp_path / split}.tsv" for split in ("train", "validation", "test")]
-    task = ["task=classification", "model=encoder", "data.filters=[{name: length, min: 3, sides: src}]"]
+    task = ["task=classification", "model=encoder", "data.filters=[{name: length, min: 5}]"]
     report = examined(tmp_path, ["data=labels", *files, *task, "doctor.sample=0"])
     train = next(one for one in report["splits"] if one["name"] == "train")
     assert train["dropped_by_data_filters"] == {"empty": 0, "too long": 0, "length": 0}
