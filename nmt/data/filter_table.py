@@ -7,7 +7,7 @@ its own; that module says what it is given. Imports no code: tables cost nothing
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -63,6 +63,8 @@ class FilterConfig(Row):
 
     thresholds: ClassVar[tuple[str, ...]] = ()
     """The keys that say which values are accepted, and change no value."""
+    compares_sides: ClassVar[bool] = False
+    """Whether the filter compares the sides of a pair, which a text and its label are not."""
 
     @property
     def files(self) -> dict[str, Path]:
@@ -73,6 +75,19 @@ class FilterConfig(Row):
     def counts_pairs(self) -> bool:
         """Whether the filter reads something for each pair, so that no pair of the corpus may be missing."""
         return False
+
+    def of_texts(self) -> FilterConfig:
+        """Return the filter for labelled texts, where both sides mean the text; its label is no text.
+
+        Raises:
+            UserError: it compares the sides.
+        """
+        if self.compares_sides:
+            raise UserError(
+                f"{self.key_prefix}: {self.name} compares translations, but the data has labels; leave it out"
+            )
+        looks_at_both = getattr(self, "sides", None) is Sides.both
+        return replace(self, **{"sides": Sides.src}) if looks_at_both else self
 
     def _require(self, fits: bool, key: str, constraint: str) -> None:
         if not fits:
@@ -113,6 +128,7 @@ class RatioConfig(FilterConfig):
     """Pairs with one side many times as long as the other."""
 
     thresholds: ClassVar[tuple[str, ...]] = ("max",)
+    compares_sides: ClassVar[bool] = True
     unit: Unit = Unit.characters
     """What is counted."""
     max: float = 3.0
@@ -237,6 +253,7 @@ class CharactersConfig(FilterConfig):
 class IdenticalConfig(FilterConfig):
     """Pairs with the same text on both sides."""
 
+    compares_sides: ClassVar[bool] = True
     normalise: bool = False
     """Whether case, spaces and all that is no letter or digit make no difference."""
     short: int = 0
@@ -261,6 +278,7 @@ class NumbersConfig(FilterConfig):
     """Pairs with other numbers, in digits, on one side than on the other."""
 
     thresholds: ClassVar[tuple[str, ...]] = ("max",)
+    compares_sides: ClassVar[bool] = True
     max: int = 1
     """Most numbers that may be on one side alone. A changed number is two, one spelt out on a side one."""
 

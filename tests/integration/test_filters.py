@@ -166,4 +166,7 @@ def test_earlier_corpora_are_those_of_a_mixture(
     assert main(["prepare", *corpus, earlier]) == 2
     assert "data.filters[0].earlier is for the corpora of data=mixture" in capsys.readouterr().err
     assert main(["prepare", *MIXTURE[:-1], earlier, "tokenizer=char"]) == 2
-    assert "no training pair is left: 60 pairs read, 0 kept (duplicates 60)" in capsys.readouterr().err
+    assert (
+        "no training pair of data.corpora.two is left: 60 pairs read, 0 kept (duplicates 60)"
+        in capsys.readouterr().err
+    )

@@ -28,7 +28,7 @@ from nmt.data.augment.augmentation import UNMODIFIED, Augmentation, JoinedAugmen
 from nmt.data.batches.streaming import StreamedText
 from nmt.data.cleaning import repairs
 from nmt.data.cleaning.filtered_files import files_of
-from nmt.data.cleaning.filtering import Chain, chains, filtered, judged_alone
+from nmt.data.cleaning.filtering import Chain, chains, filtered, judged_alone, nothing_left
 from nmt.data.cleaning.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.cleaning.pair_filters import ModelScorers
 from nmt.data.configs import DataConfig
@@ -456,7 +456,7 @@ def _scan_once(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: 
         for overlap in overlaps.values():
             overlap.add(bare)
     if not total.kept:
-        raise UserError(f"no training pair is left: {total}; see data.max_chars and data.max_ratio")
+        raise nothing_left(total, chain, "data.max_chars", "data.max_ratio")
     shared = {split: overlap.count for split, overlap in overlaps.items()}
     return {
         "report": dataclasses.asdict(total),

@@ -64,6 +64,12 @@ class Chain:
         return bool(self.rows)
 
     @property
+    def of_corpus(self) -> str:
+        """The key of the corpus in a mixture; empty without one."""
+        prefix = self.context.corpus.key_prefix if self.context.corpus else "data"
+        return prefix if "." in prefix else ""
+
+    @property
     def reasons(self) -> list[str]:
         """Return the names of the filters in an account, numbered where a row is there several times."""
         names = [row.name for row in self.rows]
@@ -108,12 +114,13 @@ def chains(
         if part is not cfg:
             rows += filter_table.parsed(f"{part.key_prefix}.filters", part.filters, streaming=cfg.streaming)
         listed = [expanded(row) if isinstance(row, OpusCleanerConfig) else [row] for row in rows]
+        flat = itertools.chain.from_iterable(listed)
         languages = part.src, part.tgt
         earlier = tuple(one for one in before if (one.src, one.tgt) == languages)
         before.append(part)
         context = Context(languages, scored_on, scorers, part, earlier)
         found[name] = Chain(
-            tuple(itertools.chain.from_iterable(listed)),
+            tuple(row.of_texts() if part.has_labels else row for row in flat),
             context,
             "".join(f"{tag} " for tag in cfg.tags_in_front(name)),
             cfg.context > 0,
@@ -208,13 +215,21 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
         write_entry(entry, fill)
     report = FilterReport(**metadata["report"])
     if not report.kept:
-        raise UserError(f"no training pair is left: {report}; see {cfg.key_prefix}.filters")
+        raise nothing_left(
+            report, chain, *([f"{chain.of_corpus}.filters"] if chain.of_corpus else []), "data.filters"
+        )
     remarks = list(_remarks(report, chain, metadata["quantiles"]))
     if (entry / EXAMPLES).is_file() and report.kept < report.read:
         remarks.append(f"some dropped pairs of each filter: {entry / EXAMPLES}")
     stamp = hashlib.sha256(repr(options).encode()).hexdigest()
     left = _left(source, cfg, pair_filter, dropped_by == 0, (before, stamp))
     return Filtered(left, report, remarks, dropped_by)
+
+
+def nothing_left(report: FilterReport, chain: Chain, *keys: str) -> UserError:
+    """Return the error about a corpus of which no training pair is left; `keys` are those that decide it."""
+    of_corpus = f" of {chain.of_corpus}" if chain.of_corpus else ""
+    return UserError(f"no training pair{of_corpus} is left: {report}; see {' and '.join(keys)}")
 
 
 def tried(

@@ -21,7 +21,7 @@ import pytest
 from nmt.data.batches.training_split import CorpusText, scan, streamed
 from nmt.data.cleaning import filtering, measuring, pair_filters
 from nmt.data.cleaning.filtering import Chain, chains
-from nmt.data.cleaning.filters import FilterReport, filter_pairs
+from nmt.data.cleaning.filters import FilterReport, filter_pairs, filter_texts
 from nmt.data.cleaning.measuring import Measurement
 from nmt.data.cleaning.pair_filters import Context, NumberedText, PairFilter, Values
 from nmt.data.configs import DataConfig
@@ -29,6 +29,7 @@ from nmt.data.filter_table import FilterConfig, parsed
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.files import FilesData
 from nmt.data.reading.hub import HubData
+from nmt.data.reading.labels import LabelsData
 from nmt.data.reading.sources import MixtureData, stream, training_streams
 from nmt.data.workers import several_processes
 from nmt.errors import UserError
@@ -313,6 +314,51 @@ def test_filters_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
         UserError, match=r"^no training pair is left: 7 pairs read, 0 kept \(.*length 6\); see data.filters"
     ):
         scanned(data(tmp_path, [{"name": "length", "min": 99}]), tmp_path / "cache")
+
+
+def test_a_corpus_of_a_mixture_of_which_nothing_is_left_is_named(tmp_path: Path) -> None:
+    file = data(tmp_path, []).train
+    corpora = {"a": {"train": file}, "b": {"train": file, "filters": [{"name": "length", "min": 99}]}}
+    mixed = MixtureData(corpora=corpora)
+    streams = training_streams(mixed)
+    with pytest.raises(
+        UserError,
+        match=r"^no training pair of data.corpora.b is left: 7 pairs read, 0 kept \(.*length 6\); "
+        "see data.corpora.b.filters and data.filters$",
+    ):
+        scan(streams["b"], mixed, filter_pairs, chains(mixed, {}, None)["b"], tmp_path / "cache")
+    short = MixtureData(corpora=corpora | {"b": {"train": file}}, max_chars=1)
+    with pytest.raises(
+        UserError, match=r"^no training pair of data.corpora.a is left: .*see data.max_chars and"
+    ):
+        scan(streams["a"], short, filter_pairs, chains(short, {}, None)["a"], tmp_path / "cache")
+
+
+LABELLED = [
+    ("A film to remember, 90 minutes.", "5"),
+    ("A film to remember, 80 minutes.", "1"),
+    ("12345!", "3"),
+]
+
+
+@pytest.mark.parametrize("name", ["characters", "word_length", "length", "script", "regex"])
+def test_of_labelled_texts_the_text_is_filtered_and_not_the_label(tmp_path: Path, name: str) -> None:
+    keys = {"length": {"min": 9}, "script": {"src": "LATIN"}, "regex": {"pattern": r"^\d"}}.get(name, {})
+    (tmp_path / "train.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in LABELLED))
+    columns = {"text_column": "1", "label_column": "2"}
+    cfg = LabelsData(train=str(tmp_path / "train.tsv"), filters=[{"name": name} | keys], **columns)
+    (chain,) = chains(cfg, {}, None).values()
+    kept = scan(stream(cfg, Split.train), cfg, filter_texts, chain, tmp_path / "cache").report.kept
+    assert kept == (3 if name in ("word_length", "script") else 2)
+
+
+@pytest.mark.parametrize("name", ["ratio", "identical", "numbers"])
+def test_filters_that_compare_the_sides_are_refused_for_labels(name: str) -> None:
+    with pytest.raises(
+        UserError,
+        match=rf"^data.filters\[0\]: {name} compares translations, but the data has labels; leave it out$",
+    ):
+        chains(LabelsData(train="train.tsv", filters=[{"name": name}]), {}, None)
 
 
 @pytest.mark.parametrize(
