@@ -7,6 +7,7 @@ knows no file and no command line.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from nmt.config.starting import OF_WORDS, InitConfig, OptimizerUse, VocabularyUs
 from nmt.data import filter_table
 from nmt.data.configs import DataConfig, directions
 from nmt.data.filter_table import DuplicatesConfig
-from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
+from nmt.data.modifiers import MATCH_MARK, TERM_MARKS, ModifierConfig
 from nmt.data.parallel_text import Split
 from nmt.data.reading.files import missing_splits
 from nmt.data.reading.sources import set_configs
@@ -81,6 +82,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
                 f"name the language without punctuation, not {language!r}"
             )
     yield from _misfits_of_symbols(cfg)
+    yield from _misfits_of_modifiers(cfg)
     yield from _misfits_of_sets(cfg)
     yield from _misfits_of_sides(cfg)
     yield from _misfits_of_task(cfg)
@@ -118,6 +120,27 @@ def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.kind=word has no words for the marks {' and '.join(marks)} of data.augment; choose "
             "another, such as tokenizer=bpe"
         )
+
+
+def _misfits_of_modifiers(cfg: TrainConfig) -> Iterator[str]:
+    """Yield where modifiers of a corpus follow each other in an order that spoils what they do."""
+    found = list[str]()
+    for name in cfg.data.parts(Split.train):
+        for one, other in itertools.pairwise(cfg.data.modifiers_of(name)):
+            both = f"{other.key_prefix} ({other.name}) is behind {one.key_prefix} ({one.name})"
+            if other.is_first:
+                found.append(f"{both}, which changes the source that it looks up; put {other.name} first")
+            if one.is_last:
+                found.append(
+                    f"{both}, whose {one.name} it would change; put {one.name} last{_own(one, other)}"
+                )
+    yield from dict.fromkeys(found)
+
+
+def _own(one: ModifierConfig, other: ModifierConfig) -> str:
+    """Return where a modifier of all corpora is last that is before those of one corpus."""
+    own, rest = other.key_prefix.rpartition("[")[0], one.key_prefix.rpartition("[")[0]
+    return "" if own == rest else f": in {own}, and in that of each other corpus"
 
 
 def _misfits_of_sets(cfg: TrainConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import rows
@@ -86,8 +86,8 @@ class FilterConfig(Row):
             raise UserError(
                 f"{self.key_prefix}: {self.name} compares translations, but the data has labels; leave it out"
             )
-        looks_at_both = getattr(self, "sides", None) is Sides.both
-        return replace(self, **{"sides": Sides.src}) if looks_at_both else self
+        texts: dict[str, Any] = {"sides": Sides.src}
+        return replace(self, **texts) if getattr(self, "sides", None) is Sides.both else self
 
     def _require(self, fits: bool, key: str, constraint: str) -> None:
         if not fits:

@@ -42,6 +42,10 @@ class ModifierConfig(Row):
     """The key that all modifiers have."""
 
     needs: ClassVar[Need] = Need.nothing
+    is_first: ClassVar[bool] = False
+    """Whether the modifier must see pairs as they are, so that none may be before it."""
+    is_last: ClassVar[bool] = False
+    """Whether others would spoil what the modifier adds, so that none may be behind it."""
 
     rate: float = 0.05
     """Share of the pairs that are modified, each by chance; the others stay as they are."""
@@ -145,6 +149,7 @@ class TermsConfig(ModifierConfig):
     """
 
     needs: ClassVar[Need] = Need.lexicon
+    is_last: ClassVar[bool] = True
 
     rate: float = 0.5
     most: int = 3
@@ -172,6 +177,7 @@ class MatchesConfig(ModifierConfig):
     """
 
     needs: ClassVar[Need] = Need.neighbours
+    is_first: ClassVar[bool] = True
 
     rate: float = 0.5
     least: float = LEAST_LIKENESS

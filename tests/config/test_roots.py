@@ -337,6 +337,24 @@ def test_a_damaged_config_is_read_or_refused(
             "is not searched; leave matches out",
         ),
         (
+            ("data=demo", "data.augment=[typos, {name: matches}]"),
+            "data.augment[1] (matches) is behind data.augment[0] (typos), which changes the source that it "
+            "looks up; put matches first",
+        ),
+        (
+            ("data=demo", "data.augment=[{name: terms}, noise]"),
+            "data.augment[1] (noise) is behind data.augment[0] (terms), whose terms it would change; put "
+            "terms last",
+        ),
+        (
+            (
+                *("data=mixture", "data.augment=[terms]"),
+                "data.corpora={a: {train: a, validation: b, test: c}, b: {train: a, augment: [drop_words]}}",
+            ),
+            "data.corpora.b.augment[0] (drop_words) is behind data.augment[0] (terms), whose terms it would "
+            "change; put terms last: in data.corpora.b.augment, and in that of each other corpus",
+        ),
+        (
             ("data.streaming=true", "trainer.max_epochs=3"),
             "trainer.max_epochs counts passes over the training split, but data.streaming=true has none; "
             "set trainer.max_steps instead",

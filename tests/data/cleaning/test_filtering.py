@@ -343,10 +343,14 @@ LABELLED = [
 
 @pytest.mark.parametrize("name", ["characters", "word_length", "length", "script", "regex"])
 def test_of_labelled_texts_the_text_is_filtered_and_not_the_label(tmp_path: Path, name: str) -> None:
-    keys = {"length": {"min": 9}, "script": {"src": "LATIN"}, "regex": {"pattern": r"^\d"}}.get(name, {})
+    keys: dict[str, Any] = {
+        "length": {"min": 9},
+        "script": {"src": "LATIN"},
+        "regex": {"pattern": r"^\d"},
+    }
     (tmp_path / "train.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in LABELLED))
-    columns = {"text_column": "1", "label_column": "2"}
-    cfg = LabelsData(train=str(tmp_path / "train.tsv"), filters=[{"name": name} | keys], **columns)
+    rows: list[Any] = [{"name": name, **keys.get(name, {})}]
+    cfg = LabelsData(train=str(tmp_path / "train.tsv"), filters=rows, text_column="1", label_column="2")
     (chain,) = chains(cfg, {}, None).values()
     kept = scan(stream(cfg, Split.train), cfg, filter_texts, chain, tmp_path / "cache").report.kept
     assert kept == (3 if name in ("word_length", "script") else 2)
