@@ -30,6 +30,8 @@ Weights = NDArray[np.float64]
 Span = tuple[int, int]
 
 ATTRIBUTES = r"""(?:\s(?:[^<>"']|"[^"]{0,4000}"|'[^']{0,4000}'){0,4000})?"""
+IN_LATIN_WORD = r"0-9A-Za-z_\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u036f\u1e00-\u1eff"
+"""What goes on a word that begins with a Latin letter, such as that of `100%sicher`, inside of a class."""
 TAG = re.compile(
     rf"""
       (?P<comment> <!--.{{0,8000}}?--> | <\?[^<>]{{0,4000}}\?> )
@@ -37,7 +39,8 @@ TAG = re.compile(
     | < (?P<closing>/?) (?P<name>[A-Za-z_][\w:.-]{{0,200}}) {ATTRIBUTES} /? >
     | (?P<placeholder>
         \$?\{{{{?[A-Za-z_0-9][\w.:-]{{0,200}}\}}?\}}
-      | %(?:\(\w{{1,200}}\)|\d{{1,3}}\$)?(?:\.\d{{1,3}})?(?:[sdfiu]|l[du])\b
+      | %(?:\(\w{{1,200}}\)|\d{{1,3}}\$)(?:\.\d{{1,3}})?(?:[sdfiu]|l[du])
+      | %(?:\.\d{{1,3}})?(?:[sdfiu]|l[du])(?![{IN_LATIN_WORD}])
       )
     """,
     re.VERBOSE | re.DOTALL,

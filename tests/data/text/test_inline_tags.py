@@ -86,6 +86,21 @@ def test_tags_are_where_the_words_are(
     assert put(line, translation, *links) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%sさんが%d个文件", ["%s", "%d"]),
+        ("%s님, %.2fсм %d×%d", ["%s", "%.2f", "%d", "%d"]),
+        ("%1$sth %(n)spx", ["%1$s", "%(n)s"]),
+        ("100%sure 100%sûr 5%d_", []),
+    ],
+)
+def test_a_placeholder_may_stand_before_letters_of_which_it_begins_no_word(
+    line: str, expected: list[str]
+) -> None:
+    assert [tag.raw for tag in TaggedLine(line).tags] == expected
+
+
 def test_a_stretch_leaves_out_a_word_far_away_that_is_aligned_by_mistake() -> None:
     links = [(0, 0), (1, 1), (1, 5), (2, 2), (3, 3), (4, 4)]
     assert put("a <b>c</b> d e f", "u v w x y z", *links) == "u <b>v</b> w x y z"
