@@ -63,7 +63,9 @@ def sentences(text: str, language: str = "") -> list[str]:
 def _is_end(before: str, end: re.Match[str], after: str, language: str) -> bool:
     """Return whether a sentence ends with `before` and the stops and spaces of `end`."""
     stop = end["stop"]
-    if stop is None or stop[-1] in OTHER_STOPS:
+    if stop is None:
+        return not (_is_decimal_point(before, end[0], after) or _is_quoted(end[0], after))
+    if stop[-1] in OTHER_STOPS:
         return True
     start = after.lstrip(OPENING.replace("\\", "") + " ")[:1]
     if start.islower():
@@ -72,6 +74,16 @@ def _is_end(before: str, end: re.Match[str], after: str, language: str) -> bool:
         return True
     word = match[0] if (match := _LAST_WORD.search(before)) else ""
     return not _is_abbreviation(word, start, language)
+
+
+def _is_decimal_point(before: str, end: str, after: str) -> bool:
+    """Return whether a wide full stop is inside of a number: ３．５."""
+    return end == "．" and before[-1:].isdecimal() and after[0].isdecimal()
+
+
+def _is_quoted(end: str, after: str) -> bool:
+    """Return whether a Japanese sentence goes on behind what it quotes: 「はい。」と言った."""
+    return end[-1] in "」』" and after.startswith(("と", "って"))
 
 
 def _is_abbreviation(word: str, start: str, language: str) -> bool:

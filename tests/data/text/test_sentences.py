@@ -30,6 +30,8 @@ def test_a_text_of_sentences_is_split_where_they_end(language: str, expected: li
     [
         ["今天天气很好。", "我们去公园吧！", "你说：“好。”", "是的"],
         ["犬がいる。", "「はい。」", "彼は言った。"],
+        ["「はい。」と彼は言った。", "『え？』って何。"],
+        ["長さは３．５ｍです．", "次は２．"],
     ],
 )
 def test_no_space_is_needed_where_a_script_has_none(expected: list[str]) -> None:
