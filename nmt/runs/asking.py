@@ -10,6 +10,7 @@ import dataclasses
 
 from nmt.data.configs import DataConfig, domain_tag
 from nmt.data.documents import composed
+from nmt.data.modifiers import MATCH_MARK
 from nmt.data.reading.mixture import in_domain, require_domain, tagged
 from nmt.decoding.requests import Request
 from nmt.errors import UserError, suggest
@@ -60,6 +61,10 @@ def require_answerable(request: Request, tgt: str | None, data: DataConfig, name
 
     `tgt` is the language of the lines that name none.
     """
+    if request.context and not data.context:
+        raise UserError(f"{name}: context: the run was trained without data.context; leave it out")
+    if request.match.strip():
+        require_matches(data, f"{name}: match")
     if request.domain:
         require_domain(request.domain, data, f"{name}: domain")
     if request.tgt:
@@ -71,6 +76,15 @@ def require_answerable(request: Request, tgt: str | None, data: DataConfig, name
             )
     elif request.src.strip():
         require_choice(tgt, data, 'tgt=... for all lines, or "tgt" of this one', f"{name}: ")
+
+
+def require_matches(data: DataConfig, where: str) -> None:
+    """Raise `UserError` unless a run of `data` reads translations of similar sources; `where` names one."""
+    if MATCH_MARK not in data.symbols:
+        raise UserError(
+            f"{where}: the run was not trained with translations of similar sources; leave it out, or train "
+            "with data.augment=[{name: matches}]"
+        )
 
 
 def in_context(line: str | Request, data: DataConfig) -> str | Request:

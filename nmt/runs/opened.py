@@ -21,7 +21,7 @@ from nmt.data.augment.matches import with_match
 from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.configs import SEPARATOR, domain_tag
 from nmt.data.documents import current_of_each
-from nmt.data.modifiers import LEAST_LIKENESS, MATCH_MARK, TERM_MARKS
+from nmt.data.modifiers import LEAST_LIKENESS, TERM_MARKS
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.mixture import in_domain, require_domain, without_front
 from nmt.data.text.source_factors import sizes
@@ -58,6 +58,7 @@ from nmt.runs.asking import (
     require_answerable,
     require_choice,
     require_known,
+    require_matches,
     targets,
 )
 from nmt.runs.directory import RunDirectory
@@ -233,8 +234,6 @@ class Run(TrainedModel):
     def segments(self, lines: Iterable[str | Request], search: DecodingConfig) -> Segments:
         """Return the parts of lines that are translated one by one: see `decoding.split_lines`."""
         requests = list(map(Request.of, lines))
-        if not self.cfg.data.context and any(one.context for one in requests):
-            raise UserError(f"context: {self.path} was trained without data.context; leave it out")
         longest, language = longest_source(self.model, search), self.cfg.data.src
         usual = Usual(search.split_tokens or longest)
         if search.split_lines is LineSplitting.long and search.split_tokens is None:
@@ -472,11 +471,6 @@ class Run(TrainedModel):
         """Whether the model was trained with terms in its sources."""
         return set(TERM_MARKS) <= set(self.cfg.data.symbols)
 
-    @property
-    def knows_matches(self) -> bool:
-        """Whether the model was trained with translations of similar sources behind its own."""
-        return MATCH_MARK in self.cfg.data.symbols
-
     def with_offers(self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS) -> Iterator[Request]:
         """Return the lines with their `offers`: terms, and matches, which `with_matches` puts into sources.
 
@@ -496,7 +490,7 @@ class Run(TrainedModel):
                 "glossary_use=constrain, or train with data.augment=[{name: terms}]"
             )
         if offers.memory is not None:
-            self._require_matches("memory")
+            require_matches(self.cfg.data, "memory")
         return (offers.applied(Request.of(line), use) for line in lines)
 
     def with_matches(self, asked: Iterable[Request], search: DecodingConfig) -> list[Request]:
@@ -504,9 +498,6 @@ class Run(TrainedModel):
 
         A match is left out with which a source would be longer than those of the training, or than `search`
         reads.
-
-        Raises:
-            UserError: a request has a match, and the model was not trained with them.
         """
         most = min(self.cfg.data.max_tokens, longest_source(self.model, search))
         return [self._with_match(request, most) for request in asked]
@@ -514,17 +505,9 @@ class Run(TrainedModel):
     def _with_match(self, request: Request, most: int) -> Request:
         if not request.match.strip() or not request.src.strip():
             return request
-        self._require_matches("match")
         src = with_match(request.src, request.match)
         fits = len(self.tokenizer.encode_src([src])[0]) <= most
         return dataclasses.replace(request, src=src if fits else request.src, match="")
-
-    def _require_matches(self, what: str) -> None:
-        if not self.knows_matches:
-            raise UserError(
-                f"{what}: {self.path} was not trained with translations of similar sources; leave it out, or "
-                "train with data.augment=[{name: matches}]"
-            )
 
     def generate(
         self, prompt: str, max_tokens: int = GENERATED_TOKENS, sampling: SamplingConfig | None = None

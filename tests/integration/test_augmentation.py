@@ -13,6 +13,7 @@ import pytest
 
 from nmt import open_run
 from nmt.cli import main
+from nmt.data.modifiers import MATCH_MARK
 from nmt.data.reading.augmented import USUAL
 from nmt.decoding.evaluate import Scores
 from nmt.files import written_lines
@@ -108,7 +109,7 @@ def test_a_run_learns_matches_and_resumes_as_if_it_was_never_interrupted(
     assert int(found[1]) > 4
     model = "checkpoints/step_00000004/model.safetensors"
     assert (tmp_path / "run" / model).read_bytes() == (tmp_path / "straight" / model).read_bytes()
-    assert open_run(tmp_path / "run").knows_matches
+    assert MATCH_MARK in open_run(tmp_path / "run").cfg.data.symbols
 
 
 def test_augmented_sets_are_scored_beside_the_plain_ones(

@@ -108,7 +108,10 @@ def test_a_request_has_its_context_in_front_and_so_have_the_sentences_of_a_line(
 
 
 def test_context_is_refused_by_a_run_without(plain: Run) -> None:
-    with pytest.raises(UserError, match=r"^context: .* was trained without data\.context; leave it out"):
+    with pytest.raises(
+        UserError,
+        match=r"^line 1 of the input: context: the run was trained",
+    ):
         texts(plain, [Request("ab", context=["ba"])])
     cfg = TranslateConfig(run=str(plain.path), documents=True)
     with pytest.raises(UserError, match=r"^documents=true needs a run that was trained with data\.context"):

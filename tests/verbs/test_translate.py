@@ -16,6 +16,7 @@ from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import LineFormat, TranslateConfig
 from nmt.data.augment.translation_memory import TranslationMemory
+from nmt.data.modifiers import MATCH_MARK
 from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.decoding.configs import BeamConfig, LineSplitting
 from nmt.decoding.offers import Offers
@@ -126,7 +127,7 @@ def test_terms_are_enforced_in_a_run_that_was_not_trained_with_them(run: Path) -
 
 def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
     opened = open_run(untrained(tmp_path / "run", MATCHES), runtime_cfg=CPU)
-    assert opened.knows_matches
+    assert MATCH_MARK in opened.cfg.data.symbols
     memory = TranslationMemory([("ab ba cd", "gh gh"), ("x", "y")])
 
     def sources(lines: list[str | Request], least: float = 0.5) -> list[str]:
@@ -181,11 +182,12 @@ def test_a_memory_is_read_from_files_and_what_a_job_depends_on(
     assert TRANSLATION.facts(cfg) != before
 
 
-def test_a_run_without_matches_is_offered_none(run: Path) -> None:
+def test_a_run_without_matches_names_the_line_that_has_one(run: Path) -> None:
     opened = open_run(run, runtime_cfg=CPU)
-    for line, memory in (("ab", [("ab", "c")]), (Request("ab", match="c"), None)):
-        with pytest.raises(UserError, match="was not trained with translations of similar sources"):
-            list(opened.translate(line, memory=memory))
+    with pytest.raises(UserError, match=r"^memory: the run was not trained with translations of similar"):
+        opened.translate("ab", memory=[("ab", "c")])
+    with pytest.raises(UserError, match=r"^line 2 of the input: match: the run was not trained with transl"):
+        list(opened.translate(["ab", Request("ab", match="c")]))
 
 
 def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream(
