@@ -27,6 +27,8 @@ def run(trial: Composed) -> dict[str, Any]:
     runs = [entry.record.path for entry in entries if entry.record is not None]
     file = Path(cfg.output) if cfg.output is not None else _folder(runs) / "comparison.html"
     require_place(file.parent, "name a page elsewhere: output=FILE")
+    if file.is_dir():
+        raise UserError(f"output={file} is a directory; name a page in it: output={file / 'comparison.html'}")
     found = compared(cfg, entries, _training_words(runs[0]) if cfg.read_corpus else None, tell)
     print(summary(found))
     title = f"Comparison of {len(found.entries)} {found.kinds} on {cfg.split}"

@@ -471,6 +471,10 @@ def test_the_command(
     problem = f"cannot write to the directory {other}: it is a file; name a page elsewhere: output=FILE"
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"error: {problem}\n")  # before the work
+    assert main(["compare", str(a), str(b), f"output={seeds}", *keys]) == 2
+    problem = f"output={seeds} is a directory; name a page in it: output={seeds}/comparison.html"
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"error: {problem}\n")
     (config,) = [line.split()[1:] for line in out.splitlines() if line.startswith("config ")]
     assert config == [a.name, b.name]
 
