@@ -221,7 +221,8 @@ def _cells(record: RunRecord, *, with_name: bool) -> list[str]:
     scores = [
         f"{name}{values[metric]:.2f}" if metric in values else "-" for values in (record.validation, test)
     ]
-    steps = f"{record.step:,}" + (f"/{record.steps:,}" if record.steps else "")
+    of_all = f"/{record.steps:,}" if record.steps else ""
+    steps = f"{record.step:,}{of_all}" if of_all or record.step else "-"
     return [
         visible(str(record.path)).replace("\n", "\\x0a"),
         record.state,

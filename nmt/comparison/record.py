@@ -143,7 +143,7 @@ def read_run(path: Path) -> RunRecord:
     if "validation" in splits:
         scored_step, validation = results.get("step"), splits.pop("validation")
     state, reason, known_step = _state(path, bool(results), checkpoint is not None)
-    seconds = as_number(results.get("train_seconds", progress.get("seconds")))
+    seconds = as_number(results.get("train_seconds", progress.get("seconds"))) or None
     names = ("metrics.jsonl", "status.json", "results.json", "config.yaml")
     written = [(path / name).stat().st_mtime for name in names if (path / name).is_file()]
     signatures = results["signatures"] if isinstance(results.get("signatures"), dict) else {}

@@ -122,7 +122,7 @@ def _costs(found: Comparison) -> str:
     rows = [
         [
             entry.name,
-            f"{cost.steps:,}",
+            f"{cost.steps:,}" if cost.steps else "-",
             duration(cost.seconds),
             count(cost.tokens),
             count(cost.parameters),

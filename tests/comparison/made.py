@@ -77,6 +77,16 @@ def made_run(
     return path
 
 
+def made_export(path: Path) -> Path:
+    """Write a run in `path` that has a model alone, as `nmt export` does, and return `path`."""
+    made_run(path, finished=False, records=[{"step": 0}])
+    checkpoint = (path / "checkpoints" / "step_00000040").rename(path / "checkpoints" / "step_00000000")
+    progress = {"step": 0, "tokens": 0, "seconds": 0.0}
+    write(checkpoint / "state.json", json.dumps({"progress": progress}))
+    write(path / "export.json", "{}")
+    return path
+
+
 def made_results() -> dict[str, Any]:
     return {
         "step": 40,

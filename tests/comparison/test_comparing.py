@@ -20,6 +20,7 @@ from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, lined, made_run, write
 from tests.decoding.test_metrics import stand_in
+from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, lined, made_export, made_run, write
 
 
 def comparison(*paths: Path, words: dict[str, int] | None = None, **keys: Any) -> Comparison:
@@ -302,6 +303,12 @@ def test_costs_and_curves(tmp_path: Path) -> None:
     (curves,) = found.curves
     assert curves["train loss"] == [(20, 100.0, 10.0, 2.5), (40, 300.0, 30.0, 1.5)]
     assert curves["bleu"] == [(20, 100.0, 10.0, 10.0), (40, 300.0, 30.0, 20.0)]
+
+
+def test_a_model_that_was_not_trained_here_has_cost_nothing_that_is_known(tmp_path: Path) -> None:
+    text = summary(comparison(made_run(tmp_path / "a"), made_export(tmp_path / "b")))
+    costs = text.partition("\ncost ")[2].partition("\n\n")[0].splitlines()
+    assert costs[2].split() == ["b", "-", "-", "-", "32", "-", "-"]
 
 
 def test_curves_of_a_version_that_stored_no_tokens(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from nmt.cli import main
 from nmt.comparison.configs import RunsConfig, TableFormat
 from nmt.comparison.listing import count, cut, duration, listed, width
 from nmt.errors import UserError
-from tests.comparison.made import made_results, made_run, write
+from tests.comparison.made import made_export, made_results, made_run, write
 
 
 @pytest.fixture
@@ -56,6 +56,13 @@ def test_a_table_with_a_column_for_each_key_that_differs(
     ]
     assert first == ["new", "stopped", "40/40", "20.00", "-", "32", "1m", "0s", "0.1"]
     assert last == ["sweep/b10", "done", "40/40", "30.00", "19.00", "32", "1m", "2h", "0.1"]
+
+
+def test_a_model_that_was_not_trained_here_has_no_steps_and_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_export(tmp_path / "run")
+    assert table(tmp_path, monkeypatch)[1][:7] == ["run", "exported", "-", "-", "-", "32", "-"]
 
 
 def test_the_validation_of_a_named_set_is_not_shown_as_test(
