@@ -16,6 +16,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.text.words import is_in_word, is_without_spaces, words_and_signs
+from nmt.data.text.words import JOINERS, is_in_word, is_without_spaces, words_and_signs
 
 Weights = NDArray[np.float64]
 Span = tuple[int, int]
@@ -55,6 +56,7 @@ OPENING, CLOSING = frozenset(("bpt", "bx", "sc")), frozenset(("ept", "ex", "ec")
 """Empty elements of XLIFF that begin and end something."""
 UNIT = words_and_signs("-'’.")
 CLOSING_MARK = re.compile(r"[.,;:!?)\]}»…。、，！？]")
+ZERO_WIDTH_SPACE = "\u200b"
 FREE = 0.5
 """Share of the weight of a unit that has to lie between two tags so that the unit belongs between them."""
 
@@ -124,18 +126,15 @@ class TaggedLine:
         self.text, self.tags = _stripped(line, self.spelt)
         """The line without tags, entities decoded; and the tags in their order."""
         self.units = units(self.text)
-        if self.tags or self.spelt:
+        self.is_plain = not self.tags and self.text == line
+        """Whether the line has neither tags nor entities."""
+        if not self.is_plain:
             bare = ENTITY.sub(_if_unknown, TAG.sub("", line))
             for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
                 if character not in bare:
                     self.spelt.setdefault(character, entity)
         _pair(self.tags)
         self.root, self.is_well_formed = _tree(self.tags, self.units)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the line is what it was: it has neither tags nor entities."""
-        return not self.tags and not self.spelt
 
     def put_into(self, translation: str, weights: Weights) -> str:
         """Return a translation with the tags of the line, each once, and characters spelt as in the line.
@@ -236,14 +235,17 @@ def _joined(text: str, more: str, tags: Sequence[Tag]) -> str:
 
 
 def _decoded(text: str, spelt: dict[str, str]) -> str:
-    """Return text with its entities decoded; what would be no visible character becomes a space."""
+    """Return text with its entities decoded; what would be no visible character becomes a space, or nothing.
+
+    Nothing is what parts no words, such as a soft hyphen.
+    """
 
     def decoded(match: re.Match[str]) -> str:
         character = html.unescape(match[0])
         if character == match[0]:  # no entity that is known
             return character
-        if len(character) == 1 and not character.isprintable():
-            return " "
+        if len(character) == 1 and not character.isprintable() and character not in JOINERS:
+            return "" if unicodedata.category(character) == "Cf" and character != ZERO_WIDTH_SPACE else " "
         if character.isspace():
             return " "
         if len(character) == 1:  # what is spelt again is single characters

@@ -36,6 +36,8 @@ def diagonal(number: int) -> list[tuple[int, int]]:
         ("<i>one &brand;</i>", "one &brand;"),
         ("one <!-- a\ncomment --> two", "one two"),
         ("fish &amp; chips &lt;3&#33;", "fish & chips <3!"),
+        ("a&nbsp;dog&#10;runs&#8203;on", "a dog runs on"),
+        ("a d&shy;og&lrm; x&zwnj;y", "a dog x\u200cy"),
         ("Hello {name}, %d items", "Hello, items"),
         ('<a title="x > y" href=#>go</a>', "go"),
         ('press <ph id="1">&lt;b&gt;</ph>now', "press now"),
@@ -47,6 +49,7 @@ def diagonal(number: int) -> list[tuple[int, int]]:
 )
 def test_the_text_of_a_line(line: str, text: str) -> None:
     assert TaggedLine(line).text == text
+    assert TaggedLine(line).is_plain == (line == text)
 
 
 @pytest.mark.parametrize(
