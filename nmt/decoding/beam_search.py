@@ -8,13 +8,15 @@ Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentenc
 Before the first token each sentence has one beam, the empty hypothesis.
 Scores: natural-log probability of the hypothesis, summed over its tokens (EOS counted, BOS not), divided by a
 penalty that grows with its length. Only finished hypotheses need a penalty: open ones are all of one length.
-Stopping: a sentence is done when it has K finished hypotheses, when no open one can beat the worst hypothesis
-to be returned, or at its own length limit, where EOS is forced and scored. It then leaves the batch.
+Stopping: a sentence is done when it has `patience` x K finished hypotheses, when no open one can beat the
+worst hypothesis to be returned, or at its own length limit, where EOS is forced and scored. It then leaves
+the batch.
 
 With K = 1 the result equals greedy search, with K as large as the space it is the optimum, and a batch gives
 what its sentences give one by one; all three are tested.
 
-Beam search: Sutskever et al. 2014, section 3.2. GNMT length penalty: Wu et al. 2016, equation 14.
+Beam search: Sutskever et al. 2014, section 3.2. GNMT length penalty: Wu et al. 2016, equation 14. Patience:
+Kasai et al. 2022.
 """
 
 from __future__ import annotations
@@ -191,7 +193,8 @@ class Beams:
         """Return for which sentences (B,) search has ended."""
         # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
         reachable = self.open.log_probs.amax(1, keepdim=True) / self.penalty(self.limits[:, None])
-        decided = (self.num_finished >= self.cfg.beam_size) | (self.finished.scores[:, -1] >= reachable[:, 0])
+        enough = self.num_finished >= self.cfg.patience * self.cfg.beam_size
+        decided = enough | (self.finished.scores[:, -1] >= reachable[:, 0])
         return decided | (self.limits == self.length)
 
     def report(self, done: Tensor, results: list[list[Hypothesis]]) -> None:

@@ -163,6 +163,8 @@ class BeamConfig(DecodingConfig):
     strategy: str = "beam"
     beam_size: int = 5
     """Hypotheses kept open per sentence; 1 is greedy search."""
+    patience: float = 1.0
+    """A sentence is done with patience x beam_size finished hypotheses, or when no open one can be better."""
     length_penalty: LengthPenalty = LengthPenalty.gnmt
     """gnmt, average or none."""
     length_penalty_alpha: float = 1.0
@@ -179,7 +181,7 @@ class BeamConfig(DecodingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, "decoding", 1, "beam_size")
-        at_least(self, "decoding", 1, "num_groups")
+        at_least(self, "decoding", 1, "num_groups", "patience")
         finite(self, "decoding", "length_penalty_alpha", "coverage_penalty", "diversity_penalty")
         if self.cuda_graphs and self.narrowed_by:
             raise UserError(

@@ -116,7 +116,7 @@ def plain_beam_search(model: TableModel, src: Tensor, cfg: BeamConfig, limit: in
             if ids[-1] == EOS_ID:
                 finished.append(Scored(log_prob / penalty(length, cfg), ids[:-1]))
         open_beams = [c for c in candidates if c[1][-1] != EOS_ID][: cfg.beam_size]
-        if len(finished) >= cfg.beam_size:
+        if len(finished) >= cfg.patience * cfg.beam_size:
             break
     return sorted(finished, reverse=True)[: cfg.n_best]
 
@@ -159,9 +159,13 @@ def test_a_beam_as_wide_as_the_space_finds_the_optimum(
 @pytest.mark.parametrize(
     "beam_size", [1, 2, 5, *(pytest.param(one, marks=pytest.mark.slow) for one in (3, 4, 6))]
 )
-def test_narrow_beams_equal_a_plain_beam_search(kind: LengthPenalty, alpha: float, beam_size: int) -> None:
+@pytest.mark.parametrize("patience", [1.0, 1.5, 100.0])
+def test_narrow_beams_equal_a_plain_beam_search(
+    kind: LengthPenalty, alpha: float, beam_size: int, patience: float
+) -> None:
     one = BeamConfig(
         beam_size=beam_size,
+        patience=patience,
         length_penalty=kind,
         length_penalty_alpha=alpha,
         max_length_ratio=1.0,
@@ -177,6 +181,19 @@ def test_narrow_beams_equal_a_plain_beam_search(kind: LengthPenalty, alpha: floa
             expected = plain_beam_search(model, sentence, many, limit=sentence.shape[1] + 2)
             assert_same(ranked[b], expected)
             assert_same(best[b], expected[:1])
+
+
+def test_a_patient_search_finds_no_worse_translations() -> None:
+    """A search that ends with K finished hypotheses may miss the best of those that are open."""
+    model = TableModel(11, seed=3, eos_bias=2.0)
+    src, src_mask = sentences(64)
+    hasty, patient = (
+        [x[0].score for x in beam_search(model, src, src_mask, BeamConfig(beam_size=3, patience=patience))]
+        for patience in (1.0, 100.0)
+    )
+    gains = [b - a for a, b in zip(hasty, patient, strict=True)]
+    assert min(gains) > -1e-6
+    assert sum(gain > 0.01 for gain in gains) > 1
 
 
 def test_one_beam_equals_greedy_search() -> None:
@@ -304,6 +321,7 @@ def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
     ("overrides", "message"),
     [
         ({"beam_size": 0}, "decoding.beam_size must be at least 1, but is 0"),
+        ({"patience": 0.5}, "decoding.patience must be at least 1, but is 0.5"),
         ({"batch_tokens": -3}, "decoding.batch_tokens must be at least 1, but is -3"),
         ({"max_source_tokens": 0}, "decoding.max_source_tokens must be at least 1, but is 0"),
         ({"n_best": 0}, "decoding.n_best must be at least 1, but is 0"),
