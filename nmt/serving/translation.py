@@ -150,7 +150,10 @@ class ServedTranslation(ServedTask[TranslationRequest]):
                 raise UserError(f"{key} must be from 1 to {self.cfg.max_beam_size}, but is {value}")
         if asked.split:
             settings["split_lines"] = LineSplitting.all
-        return dataclasses.replace(self.decoding, **settings)
+        try:
+            return dataclasses.replace(self.decoding, **settings)
+        except UserError as error:  # which names keys of a config, where a request has fields
+            raise UserError(*(problem.replace("decoding.", "") for problem in error.problems)) from error
 
 
 def _joined(answers: list[Answer], counts: list[int]) -> list[Answer]:

@@ -293,6 +293,14 @@ def test_the_cost_of_a_step_behind_the_last_record_is_known_of_a_finished_run_al
         assert (cost.seconds, cost.tokens) == expected
 
 
+def test_an_earlier_step_has_the_loss_of_its_validation(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run")
+    folder = run / "hypotheses" / "validation"
+    write(folder / "step_00000020.de", (folder / "step_00000040.de").read_text())
+    whole = comparison(run).losses
+    assert comparison(folder / "step_00000020.de").losses == [2.0] != whole
+
+
 def test_costs_and_curves(tmp_path: Path) -> None:
     found = comparison(made_run(tmp_path / "a"))
     (cost,) = found.costs

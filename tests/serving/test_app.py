@@ -174,7 +174,7 @@ def test_lines_of_a_document_have_the_context_that_translate_gives_them(
         (b'{"text": ["a", "\\ud800"]}', 422, "text[1] has half of a surrogate pair"),
         ({"text": "a", "beam_size": 7}, 422, "beam_size must be from 1 to 6, but is 7"),
         ({"text": "a", "n_best": 0}, 422, "n_best must be from 1 to 6, but is 0"),
-        ({"text": "a", "n_best": 6}, 422, "n_best must not exceed decoding.beam_size, but 6 > 5"),
+        ({"text": "a", "n_best": 6}, 422, "n_best must not exceed beam_size, but 6 > 5; try beam_size=6"),
         ({"text": "a", "tgt": "xx"}, 422, "tgt=xx: the run translates into"),
         (b'{"text": "a", "tgt": "\\ud800"}', 422, "tgt=\\ud800: the run translates into"),
         ({"text": ["a"] * 51}, 413, "text has 51 lines, but at most 50 are allowed"),
