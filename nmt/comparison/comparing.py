@@ -217,14 +217,14 @@ def _add_scores(found: Comparison, usable: Sequence[Entry], cfg: CompareConfig, 
         label = METRICS[metric].label if metric in METRICS else metric
         all_rows = [None if place is None else rows[place] for place in places]
         score_on = [None if place is None else scores.score_on(place) for place in places]
-        found.columns.append(Column(metric, label, signature, all_rows, score_on))
+        found.columns.append(Column(metric, label, scores.signature, all_rows, score_on))
 
 
 def _signatures(found: Comparison, usable: Sequence[Entry], wanted: Sequence[str]) -> dict[str, str]:
     """Return the signatures of the `wanted` metrics, of those of the first run that has any where none is.
 
-    What no run has stored is computed as the config of the first says; with no stored signature at all, so
-    are its metrics of sacreBLEU or of labels.
+    What that run has not stored is computed as the config of the first says; with no stored signature at all,
+    so are its metrics of sacreBLEU or of labels.
     """
     stored = next((entry.signatures for entry in usable if entry.signatures), {})
     entry = next(entry for entry in usable if entry.record is not None)
@@ -405,15 +405,15 @@ def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:
         notes += remarks(entry, found.split)
     for column in found.columns:
         for entry in usable:
-            own = entry.signatures.get(column.metric)
-            if own is not None and significance.rules_of(own) != significance.rules_of(column.signature):
+            own = entry.signatures.get(column.metric, column.signature)
+            if significance.rules_of(own) == significance.rules_of(column.signature):
+                notes += filter(None, [significance.version_note(own, column.signature)])
+            else:
                 notes.append(
                     f"the stored {column.label} of {entry.name} is not comparable: its signature is {own}; "
                     f"here all are computed anew with {column.signature}"
                 )
         notes += _disagreements(found, column)
-        if note := significance.version_note(column.signature):
-            notes.append(note)
     srcs = [entry.name for entry in usable[1:] if entry.sources != usable[0].sources]
     if srcs:
         notes.append(

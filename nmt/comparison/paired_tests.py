@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.significance import Result, estimate_ci
 
-from nmt.decoding.label_scores import SCORES, LabelScore
+from nmt.decoding.label_scores import SCORES, LabelScore, signature_of
 from nmt.errors import UserError
 
 Lines = Sequence[str]
@@ -38,6 +38,8 @@ class PairedScores(ABC):
 
     systems: list[Numbers]
     """What the metric must know of each sentence (N,), by system."""
+    signature: str
+    """How the scores are computed here."""
 
     @abstractmethod
     def score(self, values: Numbers, chosen: Numbers | slice = ALL) -> float:
@@ -89,6 +91,7 @@ class PredictedLabels(PairedScores):
         numbers = {name: number for number, name in enumerate(names)}
         self.true, *self.systems = (np.array([numbers[x] for x in lines]) for lines in (true, *systems))
         self._num_labels, self._metric = len(names), SCORES[metric]
+        self.signature = signature_of(metric, true)
 
     def score(self, values: Numbers, chosen: Numbers | slice = ALL) -> float:
         """Return the score of predictions."""
@@ -102,9 +105,9 @@ class PredictedLabels(PairedScores):
 class SentenceScores(PairedScores):
     """The score of each sentence by itself, of each system; the metric is their mean."""
 
-    def __init__(self, scores: Numbers):
+    def __init__(self, scores: Numbers, signature: str):
         """`scores` has a row for each system (systems, N)."""
-        self.systems = list(scores)
+        self.systems, self.signature = list(scores), signature
 
     def score(self, values: Numbers, chosen: Numbers | slice = ALL) -> float:
         """Return the mean."""

@@ -100,12 +100,14 @@ def rules_of(signature: str) -> str:
     return "|".join(part for part in signature.split("|") if not part.startswith("version:"))
 
 
-def version_note(signature: str) -> str:
-    """Return a remark where another version of sacreBLEU than this one computed the stored score."""
-    version = dict(part.partition(":")[::2] for part in signature.split("|")).get("version")
-    if version in (None, sacrebleu.__version__) or comet.model_in(signature):  # labels have no version
+def version_note(stored: str, signature: str) -> str:
+    """Return a remark where another version than that of `signature` computed a score that is stored."""
+    both = (dict(part.partition(":")[::2] for part in one.split("|")) for one in (stored, signature))
+    then, now = (facts.get("version") for facts in both)
+    if then is None or then == now:  # labels have no version
         return ""
-    return f"stored scores are of sacreBLEU {version}, those here of {sacrebleu.__version__}"
+    library = "COMET" if comet.model_in(signature) else "sacreBLEU"
+    return f"stored scores are of {library} {then}, those here of {now}"
 
 
 class CorpusScores:
@@ -113,6 +115,7 @@ class CorpusScores:
 
     def __init__(self, signature: str, systems: Sequence[Lines], references: Sequence[Lines]):
         self._metric = scorer_of(signature, references)
+        self.signature = f"{rules_of(signature)}|version:{sacrebleu.__version__}"
         self._systems = [list(lines) for lines in systems]
 
     def score_on(self, number: int) -> ScoreOn:
@@ -156,7 +159,7 @@ def scores_by(
         scores = comet.sentence_scores(
             [*sources] * number, [line for lines in systems for line in lines], [*references[0]] * number
         )
-        return SentenceScores(np.array(scores.values).reshape(number, -1))
+        return SentenceScores(np.array(scores.values).reshape(number, -1), scores.signature)
     return CorpusScores(signature, systems, references)
 
 

@@ -53,7 +53,7 @@ def _scores(found: Comparison, column: Column) -> str:
     head = [column.label, "score", "±95%", "diff", "bootstrap p", "random. p", ""]
     rows = [[entry.name, *_tested(row)] for entry, row in zip(found.entries, column.rows, strict=True)]
     lines = _lines([head, *rows])
-    return "\n".join([*lines, f"signature  {column.metric}|{column.signature}"])
+    return "\n".join([*lines, f"signature  {column.metric}|{visible(column.signature)}"])
 
 
 def _legend(number: int) -> list[str]:

@@ -389,8 +389,8 @@ def _require_texts(key: str, part: Any) -> None:
             if not OmegaConf.is_missing(part, name):
                 _require_texts(f"{key}.{name}", part[name])
     elif isinstance(part, ListConfig) and part._metadata.element_type is str:
-        for number, one in enumerate(part):
-            if OmegaConf.is_config(one):
+        for number in range(len(part)):
+            if OmegaConf.is_config(one := part._get_node(number)):
                 raise UserError(
                     f"{key}[{number}] must be text, but is {spelled(OmegaConf.to_container(one))}"
                 )

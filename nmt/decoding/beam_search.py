@@ -193,7 +193,7 @@ class Beams:
         """Return for which sentences (B,) search has ended."""
         # The log probability of an open hypothesis can only fall; no penalty exceeds the one at the limit.
         reachable = self.open.log_probs.amax(1, keepdim=True) / self.penalty(self.limits[:, None])
-        enough = self.num_finished >= self.cfg.patience * self.cfg.beam_size
+        enough = self.num_finished >= self.cfg.most_finished
         decided = enough | (self.finished.scores[:, -1] >= reachable[:, 0])
         return decided | (self.limits == self.length)
 

@@ -7,7 +7,9 @@ the machine and not of a training: no config of a stranger can start a program o
 from __future__ import annotations
 
 import json
+import math
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +65,7 @@ def require_model(name: str) -> None:
     if name != model():
         raise UserError(
             f"it is that of the model {name}, but here the model is {model()}; if you trust the first, "
-            f"set {MODEL}={name}"
+            f"set {MODEL}={shlex.quote(name)}"
         )
 
 
@@ -103,7 +105,10 @@ def _asked(question: dict[str, Any]) -> dict[str, Any]:
     try:
         answer = parse_json(done.stdout, MAX_ANSWER_BYTES)
         if wrong := misfits(answer, ANSWER):
-            raise ValueError(f"{', '.join(wrong)}")
+            raise ValueError(", ".join(wrong))
+        wanted, finite = len(question["data"]), sum(map(math.isfinite, answer["scores"]))
+        if not wanted == finite == len(answer["scores"]):
+            raise ValueError(f"it has {finite:,} finite scores for {wanted:,} translations")
     except ValueError as error:
         raise UserError(f"{PYTHON}={python} gives no answer of COMET: {error}") from error
     return answer

@@ -164,7 +164,8 @@ class BeamConfig(DecodingConfig):
     beam_size: int = 5
     """Hypotheses kept open per sentence; 1 is greedy search."""
     patience: float = 1.0
-    """A sentence is done with patience x beam_size finished hypotheses, or when no open one can be better."""
+    """A sentence is done with patience x beam_size finished hypotheses, or when no open one can be better;
+    greedy search with the first."""
     length_penalty: LengthPenalty = LengthPenalty.gnmt
     """gnmt, average or none."""
     length_penalty_alpha: float = 1.0
@@ -203,6 +204,11 @@ class BeamConfig(DecodingConfig):
     @property
     def rows_per_sentence(self) -> int:
         return self.beam_size
+
+    @property
+    def most_finished(self) -> float:
+        """Finished hypotheses with which the search of a sentence ends."""
+        return self.patience * self.beam_size if self.beam_size > 1 else 1
 
 
 @dataclass

@@ -110,6 +110,7 @@ class Search:
             if one.value is None:
                 one.state, one.datetime_complete, one.intermediate_values = states.RUNNING, None, {}
         draft = self._file.with_name(f"{JOURNAL}.new")
+        _mend(draft)
         draft.unlink(missing_ok=True)
         study = self._study_in(draft)
         for key, setting in self._study.user_attrs.items():

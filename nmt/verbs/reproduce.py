@@ -12,7 +12,7 @@ from nmt.comparison.reproduction import report, reproduction, require_reproduced
 from nmt.config.composed import Composed
 from nmt.config.misfits import check
 from nmt.config.roots import TrainConfig
-from nmt.config.stored import load_run
+from nmt.config.stored import load_run, warn_of_edits
 from nmt.data.batches.training_split import TrainingText
 from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
@@ -56,6 +56,7 @@ def run(trial: Composed) -> dict[str, Any]:
     cfg = trial.to_config(ReproduceConfig)
     then = Path(cfg.run)
     stored = load_run(cfg.run, tuned=False)
+    warn_of_edits(then / "config.yaml")
     beside = then if then.name not in ("", "..") else then.resolve()
     now = Path(cfg.output) if cfg.output is not None else beside.with_name(f"{beside.name}-reproduced")
     record = read_run(then)

@@ -552,6 +552,10 @@ def test_comet_has_intervals_and_tests(comet_runs: list[Path], tmp_path: Path) -
     assert sum(bucket.sentences for bucket in buckets) == len(REFERENCES)
     assert (tmp_path / "stand_in.py.asked").read_text() == "my/model 11\n"  # each different line, once
     assert [note for note in found.notes if "sacreBLEU" in note] == []
+    results = {"signatures": {"comet": COMET.replace("9.9", "9.8")}, "validation": {}}
+    older = comparison(made_run(tmp_path / "older", results=results))
+    assert older.columns[0].signature == COMET
+    assert "stored scores are of COMET 9.8, those here of 9.9" in older.notes
     assert any(note.startswith("b has stored COMET 100.00, but its translations") for note in found.notes)
     assert f"comet|{COMET}" in summary(found)
 

@@ -87,7 +87,7 @@ def test_means_of_scores_by_sentence_are_tested_as_means(better: float) -> None:
     rng = np.random.default_rng(1)
     first, noise = rng.normal(80, 5, 400), rng.normal(0, 4, 400)
     systems = [first, first + noise - noise.mean() + better, first]
-    scores = SentenceScores(np.array(systems))
+    scores = SentenceScores(np.array(systems), "")
     lines = [[str(value) for value in values] for values in systems]
     rows = with_tests(scores, lines, samples=2000, trials=2000)
     assert [row.value for row in rows] == pytest.approx([values.mean() for values in systems])

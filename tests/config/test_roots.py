@@ -176,6 +176,7 @@ def test_a_key_that_an_older_version_did_not_write_has_its_default(tmp_path: Pat
         ({"model__d_model": "many"}, "model.d_model must be a whole number, but is 'many'"),
         ({"trainer": 5}, "trainer must be a group of keys, but is 5"),
         ({"metrics": ["chrf", ["bleu"]]}, 'metrics[1] must be text, but is ["bleu"]'),
+        ({"metrics": ["???"]}, "metrics[0] is missing"),
         ({"decoding__avoid": [["a"]]}, 'decoding.avoid[0] must be text, but is ["a"]'),
         ({"model__norm_order": "prae"}, "model.norm_order must be one of pre, post, but is 'prae'"),
         ({"model__d_model": -1}, "model.d_model must be at least 1, but is -1"),

@@ -116,7 +116,7 @@ def plain_beam_search(model: TableModel, src: Tensor, cfg: BeamConfig, limit: in
             if ids[-1] == EOS_ID:
                 finished.append(Scored(log_prob / penalty(length, cfg), ids[:-1]))
         open_beams = [c for c in candidates if c[1][-1] != EOS_ID][: cfg.beam_size]
-        if len(finished) >= cfg.patience * cfg.beam_size:
+        if len(finished) >= (cfg.patience * cfg.beam_size if cfg.beam_size > 1 else 1):
             break
     return sorted(finished, reverse=True)[: cfg.n_best]
 

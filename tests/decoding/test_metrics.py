@@ -236,6 +236,16 @@ def test_comet_that_is_not_there_is_one_error(
     assert str(caught.value).startswith(message.replace("PYTHON=PYTHON", f"PYTHON={python}"))
 
 
+@pytest.mark.parametrize("scores", ["[float('nan')]", "[0.5, 0.5]", "[]"])
+def test_scores_of_comet_that_are_none_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: str
+) -> None:
+    body = f"print(json.dumps({{'version': '9.9', 'scores': {scores}}}))"
+    monkeypatch.setenv("NMT_COMET_PYTHON", stand_in(tmp_path, body))
+    with pytest.raises(UserError, match=r"gives no answer of COMET: it has \d finite scores for 1 transl"):
+        score_text(["a"], ["b"], ["c"], ["comet"], tgt_lang="de")
+
+
 def test_signatures_say_how_a_score_was_computed() -> None:
     scores = score_text([], HYPS, REFS, ["chrf", "bleu"], tgt_lang="de")
     version = f"version:{sacrebleu.__version__}"

@@ -100,6 +100,7 @@ def test_a_search_learns_from_the_values_that_its_trials_have_by_now(tmp_path: P
     assert begun(tmp_path / "wrong", 99.0) == names
     right, wrong = opened(tmp_path / "right"), opened(tmp_path / "wrong")
     wrong.go_on(names[8])
+    (tmp_path / "wrong" / f"{JOURNAL}.new.lock").symlink_to(f"{JOURNAL}.new")  # of a kill while it revised
     wrong.revise({names[1]: score(wrong.values(names[1])), names[4]: None})
     assert [wrong.state(names[number]) for number in (0, 1, 4, 8)] == ["done", "done", "running", "running"]
     assert wrong.next() == names[4]

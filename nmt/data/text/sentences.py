@@ -19,6 +19,8 @@ CLOSING, OPENING = "\"'”’»›«“)\\]）］」』】〉》", "\"'“‘„
 _END = re.compile(
     rf"(?:[{WIDE_STOPS}]+[{CLOSING}]*\s*)|(?:(?P<stop>[.!?…{OTHER_STOPS}]+)[{CLOSING}]*(?:\s»)?(?:\[\d+\])?\s+)"
 )
+_BEHIND_QUOTE = re.compile("って|と(?!ても|っても|ころ|にかく|もかく|りあえず|くに|もに|きどき|たん)")
+"""What goes on with a Japanese sentence behind what it quotes, and is no word that a sentence begins with."""
 LOOKED_AT = 50
 """Characters before and after a stop that decide whether a sentence ends."""
 _CLAUSE_ENDS = re.compile(r"(?<=[;:—–])\s+|(?<=[；：])|(?<=,)\s+|(?<=[，、،؛])\s*")
@@ -83,7 +85,7 @@ def _is_decimal_point(before: str, end: str, after: str) -> bool:
 
 def _is_quoted(end: str, after: str) -> bool:
     """Return whether a Japanese sentence goes on behind what it quotes: 「はい。」と言った."""
-    return end[-1] in "」』" and after.startswith(("と", "って"))
+    return end[-1] in "」』" and _BEHIND_QUOTE.match(after) is not None
 
 
 def _is_abbreviation(word: str, start: str, language: str) -> bool:

@@ -1,6 +1,6 @@
 """Adapting: which weights of a model learn, and few that are added to it.
 
-Knows weights by name; knows no update. The modules in import order:
+Knows models and their weights by name; knows no update. The modules in import order:
 
     configs             The configs of ways to train few weights, and their table; no torch.
     freezing            Weights that do not learn, by patterns of their names.
