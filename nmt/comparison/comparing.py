@@ -179,15 +179,19 @@ def compared(
 
 def _loss(entry: Entry, split: str) -> float | None:
     """Return the stored loss of the weights that made the translations; None where there is none."""
-    if entry.record is None:
+    record, file = entry.record, entry.file
+    if record is None:
         return None
-    step = CHECKPOINT.fullmatch(entry.file.stem) if entry.file is not None else None
-    if step and entry.file is not None and entry.file.parent.name == split == "validation":
-        records = step_records(entry.record.path / "metrics.jsonl")
-        losses = (one.get("valid/loss") for one in records if one["step"] == int(step[1]))
-        return next((as_number(loss) for loss in losses if loss is not None), None)
-    whole = entry.file is None or entry.file.stem == split
-    scores = entry.record.validation if split == "validation" else entry.record.tests.get(split, {})
+    if (
+        file is not None
+        and file.parent.name == split == "validation"
+        and (at := CHECKPOINT.fullmatch(file.stem))
+    ):
+        records = step_records(record.path / "metrics.jsonl")
+        losses = (as_number(one.get("valid/loss")) for one in records if one["step"] == int(at[1]))
+        return next((loss for loss in losses if loss is not None), None)
+    whole = file is None or file.stem == split
+    scores = record.validation if split == "validation" else record.tests.get(split, {})
     return scores.get("loss") if whole else None
 
 

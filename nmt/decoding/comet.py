@@ -44,9 +44,10 @@ def sentence_scores(
 ) -> SentenceScores:
     """Return the score of each translation; what occurs several times is scored once, and so equally."""
     lines = list(zip(sources, hypotheses, references, strict=True))
-    rows = [dict(zip(("src", "mt", "ref"), row, strict=True)) for row in dict.fromkeys(lines)]
+    distinct = list(dict.fromkeys(lines))
+    rows = [{"src": src, "mt": hyp, "ref": ref} for src, hyp, ref in distinct]
     answer = _asked({"model": model(), "data": rows})
-    known = dict(zip(dict.fromkeys(lines), answer["scores"], strict=True))
+    known = dict(zip(distinct, answer["scores"], strict=True))
     return SentenceScores([100.0 * float(known[row]) for row in lines], _signature(answer))
 
 
@@ -100,7 +101,7 @@ def _asked(question: dict[str, Any]) -> dict[str, Any]:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason was given"]
         raise UserError(
             f"COMET in {PYTHON}={python} ended with code {done.returncode}: {lines[-1].strip()}; "
-            f"{MODEL}={os.environ.get(MODEL, DEFAULT_MODEL)} is the model"
+            f"{MODEL}={model()} is the model"
         )
     try:
         answer = parse_json(done.stdout, MAX_ANSWER_BYTES)
