@@ -1,7 +1,7 @@
 """Beam search, which with one beam is greedy search: from a trained model to target token ids.
 
-Search knows a model only through `start`, `advance`, `project` (or the weights of `output`, for a kernel),
-`reorder` and `max_length`, so nothing here asks which family of models it has. It does not know text either:
+Search knows a model only through `start`, `advance`, `project` (or the weights of `output`, for a kernel)
+and `max_length`, so nothing here asks which family of models it has. It does not know text either:
 `nmt.decoding.translate` tokenises and detokenises.
 
 Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentence are adjacent: row b * K + k.
@@ -64,7 +64,7 @@ def beam_search(
     state = model.start(src, src_mask)
     if num_groups > 1:
         rows = torch.arange(len(src), device=src.device).repeat_interleave(num_groups)
-        state, limits = model.reorder(state, rows, rows), limits[rows]
+        state, limits = state.select(rows, rows), limits[rows]
         given = None if given is None else given[rows]
     results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
     beams = Beams(limits, cfg, choose, given)
@@ -77,7 +77,7 @@ def beam_search(
             if not len(staying):
                 return results
             beams.select(staying)
-        state = model.reorder(state, beams.rows(staying), staying)
+        state = state.select(beams.rows(staying), staying)
 
 
 def penalty(length: Tensor | int, cfg: BeamConfig) -> Tensor | float:

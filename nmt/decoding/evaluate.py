@@ -152,11 +152,10 @@ def validation_values(
     with evaluating(model):
         for batch in (batch.to(device) for batch in batches):
             hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
-            targets = batch.real(batch.tgt_out)
-            sums.append(model.nll(hidden, targets)[None])
+            sums.append(model.nll(hidden, batch.targets)[None])
             counts.append(batch.num_tokens)
             if accuracy:
-                right.append(_num_right(model, hidden, targets)[None])
+                right.append(_num_right(model, hidden, batch.targets)[None])
     all_counts = sum(world.unshard(counts))
     values = {"loss": sum(world.unshard(torch.cat(sums).tolist())) / all_counts}
     if accuracy:

@@ -22,8 +22,7 @@ ROWS_AT_ONCE = 512
 def token_log_probs(model: TranslationModel, batch: Batch) -> Tensor:
     """Return the log probabilities (M,) of the target tokens of a batch, float32, on the CPU."""
     hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))  # (M, D)
-    targets = batch.real(batch.tgt_out)  # (M,)
-    parts = zip(hidden.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True)
+    parts = zip(hidden.split(ROWS_AT_ONCE), batch.targets.split(ROWS_AT_ONCE), strict=True)
     return torch.cat([_log_probs(model.project(rows), ids) for rows, ids in parts]).cpu()
 
 

@@ -185,7 +185,7 @@ class Loop:
         """
         beams, state = copy.copy(self.beams), self.state.select(None)
         beams.grow(model, state)
-        state = model.reorder(state, beams.rows())
+        state = state.select(beams.rows())
         pairs = zip(beams.finished, self.beams.finished, strict=True)
         beams.finished = FinishedBeams(*(torch.where(rows(self.active, new), new, old) for new, old in pairs))
         done = beams.done() & self.active
@@ -317,7 +317,7 @@ def graph_search(
     beams.grow(model, state)  # from one hypothesis of each sentence to K
     if beams.open.log_probs.shape[1] < cfg.beam_size:  # the vocabulary is too small for K beams at once
         return beam_search(model, src, src_mask, cfg)
-    state = model.reorder(state, beams.rows())
+    state = state.select(beams.rows())
     done = beams.done()
     beams.report(done, results)
     staying = (~done).nonzero().squeeze(1)
@@ -327,7 +327,7 @@ def graph_search(
             staying = F.pad(staying, (0, size - num_active))  # any sentence may fill up the batch
             beams.select(staying)
             rows = staying[:, None] * cfg.beam_size + torch.arange(cfg.beam_size, device=src.device)  # (B, K)
-            state = model.reorder(state, rows.flatten(), staying)
+            state = state.select(rows.flatten(), staying)
             prefix = prefix_of(state)
             num_columns = prefix + int(state.position)
             window = _rounded_up(num_columns + 1, COLUMNS)

@@ -92,7 +92,7 @@ def _drawn(
         if not len(staying):
             return samples.hypotheses()
         rows, groups, last = samples.share_rows(staying)
-        state = model.reorder(state, rows, groups)
+        state = state.select(rows, groups)
 
 
 class Samples:

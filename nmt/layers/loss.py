@@ -54,16 +54,14 @@ def projected_nll(
         sums = _sums(logits, targets[part], smoothing, own, needs_gradient=needs_gradient)
         return torch.stack([sums.loss(smoothing), sums.nll]), sums.gradient[None]
 
-    if weights is not None:
-        loss, nll = _projected(hidden[None], output, rule, 2)
-        return loss, nll
-    bias = cast("Tensor | None", output.bias)
-    if bias is None and fused.can_project_nll(hidden, output.weight):
-        return fused.projected_nll(hidden, output.weight, targets, smoothing)
-    if fused.product_dtype(hidden) is torch.float16:  # gradients that are not scaled yet would be lost in it
-        return smoothed_nll(output(hidden), targets, smoothing)
-    if hidden.device.type != "cpu":
-        return _identity_nll(hidden, output, targets, smoothing)
+    if weights is None:
+        bias = cast("Tensor | None", output.bias)
+        if bias is None and fused.can_project_nll(hidden, output.weight):
+            return fused.projected_nll(hidden, output.weight, targets, smoothing)
+        if fused.product_dtype(hidden) is torch.float16:  # in it gradients that are not scaled yet are lost
+            return smoothed_nll(output(hidden), targets, smoothing)
+        if hidden.device.type != "cpu":
+            return _identity_nll(hidden, output, targets, smoothing)
     loss, nll = _projected(hidden[None], output, rule, 2)
     return loss, nll
 

@@ -1,10 +1,10 @@
-"""The contract that every model fulfils: `forward`, `project`, `start`, `advance`, `reorder`, `attention`.
+"""The contract that every model fulfils: `forward`, `project`, `start`, `advance`, `attention`.
 
 Training calls `forward` and `project`, or reads the weights of `output` in place of `project`, as a kernel of
-search does; a validation calls `forward` and `nll`. Beam search calls `start`, `advance`, `project` and
-`reorder`; sampling calls `start`, `step`, which is `advance` and then `project`, and `reorder`. `attention`
-returns attention weights. The rest of the package asks no model for its family; nothing here knows a family
-of models, a token id or text.
+search does; a validation calls `forward` and `nll`. Search calls `start`, then `advance` and `project` for
+each token, or `step`, which is both, and moves the rows of the `State` between two tokens. `attention`
+returns attention weights. The other members have a default that fits most models, and tell what a caller
+has to know of those that it does not fit. Nothing here knows a family of models, a token id or text.
 
 Shapes: B sentences, S source length, T target length, D d_model, K beams, V vocabulary, N = B * K hypotheses.
 The beams of one sentence are adjacent: row b * K + k. Masks are boolean and True means "may be attended".
@@ -42,10 +42,15 @@ class State:
     position: int | Tensor = 0
     """Target positions consumed so far, the same for every row; a tensor () where a device counts them."""
     parts: list[State] = field(default_factory=list)
-    """The states of the members of an ensemble; empty for any other model."""
+    """The states of the models that a model is made of: of the members of an ensemble, say."""
 
     def select(self, rows: Tensor | None, sentences: Tensor | None = None) -> Self:
-        """Return the state of the hypotheses `rows` (N',) and of the `sentences` (B',); None keeps all."""
+        """Return the state of the hypotheses `rows` (N',): beams have moved, or sentences are finished.
+
+        `sentences` (B',) are the sentences that stay, where some leave; `rows[b' * K + k]` then belongs to
+        `sentences[b']`. A sentence may be named several times, and is then as many in the batch. None keeps
+        all rows, or all sentences, as they are.
+        """
         parts = [part.select(rows, sentences) for part in self.parts]
         source, target = _select(self.source, sentences), _select(self.target, rows)
         return replace(self, source=source, target=target, parts=parts)
@@ -148,21 +153,12 @@ class TranslationModel(nn.Module, ABC):
         """Consume `last` (N,), one token per hypothesis; return hidden states (N, D) that predict the next.
 
         `state`, of the kind that `start` returns, is changed in place and its position advanced by one.
-        K = N // B follows from the last `reorder`. The result equals `forward(...)` at that position.
+        K = N // B follows from the last `State.select`. The result equals `forward(...)` at that position.
         """
 
     def step(self, last: Tensor, state: State) -> Tensor:
         """Consume `last` (N,) as `advance` does, and return the logits (N, V) of the next token."""
         return self.project(self.advance(last, state))
-
-    def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
-        """Return the state of the hypotheses `rows` (N',): beams have moved, or sentences are finished.
-
-        `sentences` (B',) are the sentences that stay, where some leave; `rows[b' * K + k]` then belongs to
-        `sentences[b']`. A sentence may be named several times, and is then as many in the batch. None keeps
-        all rows, or all sentences, as they are.
-        """
-        return state.select(rows, sentences)
 
     def attention(
         self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False

@@ -21,7 +21,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -118,11 +117,6 @@ class Ensemble(TranslationModel):
         hidden = torch.cat([model.advance(last, part) for model, part in pairs], dim=-1)
         state.position += 1
         return hidden
-
-    def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
-        """Return the state with that of each member reordered."""
-        pairs = zip(self.parts, state.parts, strict=True)
-        return replace(state, parts=[model.reorder(part, rows, sentences) for model, part in pairs])
 
     def attention(
         self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False

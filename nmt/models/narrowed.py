@@ -10,8 +10,6 @@ Shapes: B sentences of the batch that the model is narrowed for, N hypotheses, D
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -68,11 +66,6 @@ class Narrowed(TranslationModel):
         hidden = self.model.advance(self.ids[last], state.parts[0])
         state.position += 1
         return _with(numbers.repeat_interleave(len(last) // len(numbers)), hidden)
-
-    def reorder(self, state: State, rows: Tensor | None, sentences: Tensor | None = None) -> State:
-        """Return the state with that of the model reordered."""
-        own = replace(state, parts=[]).select(rows, sentences)
-        return replace(own, parts=[self.model.reorder(state.parts[0], rows, sentences)])
 
     def attention(
         self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, *, with_factors: bool = False

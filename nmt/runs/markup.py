@@ -19,7 +19,6 @@ from nmt.data.text.inline_tags import TaggedLine, Weights, by_position, unit_wei
 from nmt.decoding.requests import Request
 from nmt.decoding.translate import Translation, beginnings, longest_source
 from nmt.errors import Log, first_of
-from nmt.models.ensemble import Ensemble
 
 if TYPE_CHECKING:
     from nmt.decoding.configs import DecodingConfig
@@ -92,8 +91,7 @@ def _maps(run: TrainedModel, parts: Sequence[Part], search: DecodingConfig) -> l
     ]
     if not sentences:
         return []
-    model = run.model.members[0] if isinstance(run.model, Ensemble) else run.model
-    return list(attend_tokens(sentences, model, run.tokenizer, device=run.device))
+    return list(attend_tokens(sentences, run.model.members[0], run.tokenizer, device=run.device))
 
 
 def _weights(maps: SentenceMaps, part: Part) -> Weights:

@@ -18,7 +18,6 @@ from nmt.decoding.configs import LineSplitting
 from nmt.decoding.offers import NO_OFFERS, Offers, read_memory
 from nmt.decoding.requests import Request
 from nmt.errors import UserError
-from nmt.models.ensemble import Ensemble
 from nmt.runs.asking import has_choice, require_known, targets
 from nmt.serving.answers import Question, TooLarge, answers
 from nmt.serving.batcher import Answer
@@ -65,7 +64,7 @@ class ServedTranslation(ServedTask[TranslationRequest]):
             self._offers = Offers(memory=memory, least=cfg.memory_least, tgt=self.tgt)
             self._remembered = self.tgt or run.cfg.data.languages[0][1]
         run.with_offers([], self._offers)
-        is_plain = not isinstance(run.model, Ensemble) and not run.cfg.data.context_target
+        is_plain = not run.model.parts and not run.cfg.data.context_target
         self.has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
 
     @classmethod

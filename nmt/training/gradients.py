@@ -182,7 +182,7 @@ class Gradients:
         tensors = dict(self.parallel_model.objective.tensors)
         largest = list(map(self._repeated, plan.largest(pairs.src_lengths, pairs.tgt_lengths)))
         tokens = sum(num_tokens_of(pairs, copies) for copies in largest)
-        usable = torch.zeros((), device=self.amp_step.device)
+        unusable = torch.zeros((), device=self.amp_step.device)
         started, rounds = time.perf_counter(), 0
         with Attempt() as attempt, self.parallel_model.exchanging(is_last=False):
             while not rounds or (room is not None and time.perf_counter() - started < TIMED_SECONDS):
@@ -191,7 +191,7 @@ class Gradients:
                     for indices in self._own(copies):
                         self._add_batch(pairs, indices, 1, tokens)
                     self.amp_step.clip()
-                    self.amp_step.step(0.0, usable)
+                    self.amp_step.step(0.0, unusable)
         if self.amp_step.device.type == "cuda" and not attempt.failed:
             torch.cuda.synchronize(self.amp_step.device)  # else the time is that of asking for the work
         seconds = time.perf_counter() - started

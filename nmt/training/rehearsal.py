@@ -66,11 +66,10 @@ def update(
     with phases.phase("backward"):
         amp_step.backward(loss / count)
     with phases.phase("optimizer"):
-        amp_step.clip()
-        usable = torch.zeros((), device=amp_step.device)
-        amp_step.step(trainer.learning_rate(step), usable)
+        unusable = (~amp_step.clip().isfinite()).float()  # an overflow in fp16, which lowers the loss scale
+        amp_step.step(trainer.learning_rate(step), unusable)
         if model.average:
-            model.average.step(step, usable)
+            model.average.step(step, unusable)
     return float(named.get("nll", loss).detach()) / count
 
 

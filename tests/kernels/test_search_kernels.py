@@ -297,10 +297,10 @@ def test_a_step_in_one_call_equals_the_layers_one_by_one(
         for num in (len(src), 1):
             state = model.start(src[:num], mask[:num])
             rows = torch.arange(num).repeat_interleave(6)
-            state = model.reorder(state, rows)
+            state = state.select(rows)
             for _ in range(3):
                 found.append(model.step(torch.arange(6 * num) + 4, state))
-                state = model.reorder(state, torch.arange(6 * num).flip(0).view(num, 6).flip(0).flatten())
+                state = state.select(torch.arange(6 * num).flip(0).view(num, 6).flip(0).flatten())
         return torch.cat(found)
 
     assert isinstance(model.start(src, mask), FusedCache)

@@ -461,7 +461,7 @@ def test_step_by_step_equals_forward(
 
 
 @stepping
-def test_reorder_equals_reading_the_prefixes_again(model: TranslationModel, sentences: Sentences) -> None:
+def test_selecting_equals_reading_the_prefixes_again(model: TranslationModel, sentences: Sentences) -> None:
     """Three beams a sentence that move at random, while sentences leave the batch."""
     B, K = 5, 3
     src, src_mask, _ = sentences(B, 6, 1)
@@ -476,7 +476,7 @@ def test_reorder_equals_reading_the_prefixes_again(model: TranslationModel, sent
         gone = leaving.get(position, [])
         staying = torch.tensor([b for b in range(len(src)) if b not in gone])
         parents = staying[:, None] * beams + torch.randint(beams, (len(staying), K))
-        state = model.reorder(state, parents.flatten(), staying if gone else None)
+        state = state.select(parents.flatten(), staying if gone else None)
         src, src_mask, beams = src[staying], src_mask[staying], K
         last = torch.randint(4, VOCAB_SIZE, (len(src) * K, 1))
         prefixes = torch.cat([prefixes[parents.flatten()], last], dim=1)
@@ -491,7 +491,7 @@ def test_a_sentence_may_be_several(model: TranslationModel, sentences: Sentences
     model.step(tgt_in[:, 0], state)
     rows, groups = torch.tensor([0, 0, 2, 2, 2, 2, 2, 2]), torch.tensor([0, 2, 2, 2])
     for last in torch.randint(4, VOCAB_SIZE, (2, 8)):
-        state = model.reorder(state, rows, groups)
+        state = state.select(rows, groups)
         found = model.step(last, state)
         rows, groups = torch.tensor([1, 0, 6, 7, 2, 3, 4, 4]), torch.tensor([0, 1, 1, 3])
         if state.position == 2:
@@ -503,13 +503,13 @@ def test_a_sentence_may_be_several(model: TranslationModel, sentences: Sentences
 
 @stepping
 @pytest.mark.parametrize("rows", [None, [2, 2, 0]])
-def test_reorder_leaves_the_old_state_as_it_was(
+def test_selecting_leaves_the_old_state_as_it_was(
     model: TranslationModel, sentences: Sentences, rows: list[int] | None
 ) -> None:
     src, src_mask, tgt_in = sentences(3, 5, 2)
     state = model.start(src, src_mask)
     model.step(tgt_in[:, 0], state)
-    moved: State = model.reorder(state, None if rows is None else torch.tensor(rows))
+    moved: State = state.select(None if rows is None else torch.tensor(rows))
     model.step(tgt_in[:, 1], moved)
     expected = logits_of(model, src, src_mask, tgt_in)[:, 1]
     assert_close(model.step(tgt_in[:, 1], state), expected)

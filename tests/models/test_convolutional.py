@@ -126,7 +126,7 @@ def test_search_keeps_the_source_once_and_the_last_inputs(sentences: Sentences) 
     state = model.start(src, src_mask)
     assert not any(past.any() for past in state.target.values())  # the causal padding
     model.step(tgt_in[:, 0], state)
-    state = model.reorder(state, torch.arange(3).repeat_interleave(2))
+    state = state.select(torch.arange(3).repeat_interleave(2))
     model.step(tgt_in[:, 1].repeat_interleave(2), state)
     assert {name: tuple(past.shape) for name, past in state.target.items()} == {
         "0": (6, 4, 16),

@@ -214,7 +214,7 @@ def test_attention_weights(sentences: Sentences, attention: AttentionScore, inpu
 def test_attention_weights_of_beams(sentences: Sentences) -> None:
     model = build()
     src, src_mask, tgt_in = sentences(2, 6, 4)
-    state = model.reorder(model.start(src, src_mask), torch.tensor([0, 0, 1, 1]))
+    state = model.start(src, src_mask).select(torch.tensor([0, 0, 1, 1]))
     with recorded_attention(model) as recorded:
         model.step(torch.tensor([5, 6, 7, 8]), state)
     (weights,) = recorded["cross"]

@@ -53,6 +53,16 @@ class Batch:
         """Target tokens without padding: those that count for the loss."""
         return len(self.rows)
 
+    @property
+    def targets(self) -> Tensor:
+        """(num_tokens,) int64: the target tokens without padding."""
+        return self.real(self.tgt_out)
+
+    @property
+    def sentences(self) -> Tensor:
+        """(num_tokens,) int64: the pair of each target token without padding."""
+        return self.rows.div(self.tgt_out.shape[1], rounding_mode="floor")
+
     def real(self, x: Tensor) -> Tensor:
         """Return x (B, T, ...) at the target positions that are not padding: (num_tokens, ...)."""
         return x.flatten(0, 1).index_select(0, self.rows)

@@ -35,11 +35,10 @@ class RDrop(Objective):
     def _one_pass(self, module: LossModule, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the call returns, of a pass that should agree with the average of the weights."""
         taught = module.taught_by_average(batch)
-        hidden, targets = module.hidden(cut(batch, self.cfg.word_dropout)), batch.real(batch.tgt_out)
+        hidden = module.hidden(cut(batch, self.cfg.word_dropout))
         total = 1.0 + self.cfg.weight / 2
         share = 1.0 - 1.0 / total  # of the divergence
-        smoothing = self.cfg.label_smoothing
-        loss, nll, kl = module.imitation(hidden, targets, smoothing, share, taught, batch.weights)
+        loss, nll, kl = module.imitation(hidden, batch, self.cfg.label_smoothing, share, taught)
         return total * loss, {"nll": nll, "kl": kl}
 
 
@@ -61,10 +60,10 @@ class SimCut(Objective):
         self, module: LossModule, batch: Batch, both: Batch
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the call returns, of two passes the other of which should agree with the average."""
-        taught, targets = module.taught_by_average(batch), batch.real(batch.tgt_out)
+        taught = module.taught_by_average(batch)
         plain, other = module.hidden(both).unflatten(0, (2, -1))  # (M, D) each
-        loss, nll = module.nll(plain, targets, self.cfg.label_smoothing, batch.weights)
-        divergence, _, kl = module.imitation(other, targets, 0.0, 1.0, taught, batch.weights)
+        loss, nll = module.nll(plain, batch, self.cfg.label_smoothing)
+        divergence, _, kl = module.imitation(other, batch, 0.0, 1.0, taught)
         return loss + self.cfg.weight * divergence, {"nll": nll, "kl": kl}
 
 
@@ -76,8 +75,7 @@ def agreement(
     `kl` is the mean of both directions, whatever the `factors`.
     """
     hidden = module.hidden(doubled(first, second)).unflatten(0, (2, -1))  # (2, M, D)
-    targets = first.real(first.tgt_out)
-    loss, nll, kl = module.agreement(hidden, targets, cfg.label_smoothing, factors, first.weights)
+    loss, nll, kl = module.agreement(hidden, first, cfg.label_smoothing, factors)
     return loss, {"nll": nll, "kl": kl}
 
 

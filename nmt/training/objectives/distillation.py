@@ -24,7 +24,7 @@ class Distillation(Objective):
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain negative log-likelihood of the references and the divergence `kl`."""
         taught = taught_by(self.teachers, batch)
-        states, targets = module.hidden(cut(batch, self.cfg.word_dropout)), batch.real(batch.tgt_out)
+        hidden = module.hidden(cut(batch, self.cfg.word_dropout))
         smoothing, weight = self.cfg.label_smoothing, self.cfg.weight
-        loss, nll, kl = module.imitation(states, targets, smoothing, weight, taught, batch.weights)
+        loss, nll, kl = module.imitation(hidden, batch, smoothing, weight, taught)
         return loss, {"nll": nll, "kl": kl}

@@ -31,7 +31,7 @@ class GuidedAlignment(Objective):
         attention, number = chosen(module.model, self.cfg.layer)
         hidden, weights = module.attended(cut(batch, self.cfg.word_dropout), attention, number)
         alignment, aligned = alignment_loss(self._heads(weights), places)
-        loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
+        loss, nll = module.nll(hidden, batch, self.cfg.label_smoothing)
         named = {"nll": nll, "alignment": alignment.detach(), "aligned": aligned}
         return loss + self.cfg.weight * alignment, named
 

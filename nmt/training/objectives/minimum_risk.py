@@ -24,14 +24,12 @@ class MinimumRisk(Objective):
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain `nll`, the expected cost `risk` and the plain mean `cost`."""
         hidden = module.hidden(cut(batch, self.cfg.word_dropout))
-        loss, nll = module.nll(hidden, batch.real(batch.tgt_out), self.cfg.label_smoothing)
+        loss, nll = module.nll(hidden, batch, self.cfg.label_smoothing)
         if not self.cfg.weight:
             return loss, {"nll": nll}
         groups, costs = self._candidates(module, batch, step)
         log_probs = module.log_probs(repeated(batch, groups))
-        lengths = torch.bincount(
-            batch.rows.div(batch.tgt_out.shape[1], rounding_mode="floor"), minlength=len(groups)
-        )
+        lengths = torch.bincount(batch.sentences, minlength=len(groups))
         sizes = [len(group) for group in groups]
         found = risk(log_probs, costs, sizes, self.cfg.alpha)  # (B,)
         mean = torch.stack([part.mean() for part in costs.split(sizes)])

@@ -34,6 +34,8 @@ from nmt.models.base import TranslationModel
 
 ROWS = 2048
 """Target tokens whose logits exist at a time where the log probability of each is asked."""
+Taught = Callable[[slice], Tensor]
+"""A function of a slice of the M target tokens that returns the probabilities (n, V) of a teacher."""
 OpenModel = Callable[[str], TranslationModel]
 """A function that opens the model of a run with the same tokenizer: on the device, in eval mode, frozen."""
 
@@ -125,11 +127,10 @@ class LossModule(nn.Module):
 
     def log_probs(self, batch: Batch) -> Tensor:
         """Return the log probability (B,) of each target of `batch`; few logits exist at a time."""
-        parts = zip(self.hidden(batch).split(ROWS), batch.real(batch.tgt_out).split(ROWS), strict=True)
+        parts = zip(self.hidden(batch).split(ROWS), batch.targets.split(ROWS), strict=True)
         found = [checkpoint(self._log_probs, *part, use_reentrant=False) for part in parts]
-        sentences = batch.rows.div(batch.tgt_out.shape[1], rounding_mode="floor")
         whole = torch.zeros(len(batch.src), device=batch.rows.device)
-        return whole.index_add(0, sentences, torch.cat(found))
+        return whole.index_add(0, batch.sentences, torch.cat(found))
 
     def _log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return -functional.cross_entropy(self.logits(hidden).float(), targets, reduction="none")
@@ -138,45 +139,29 @@ class LossModule(nn.Module):
         """Return all logits (M, V) of hidden states (M, D), in the type of matrix products."""
         return self.model.project(hidden)
 
-    def nll(
-        self, hidden: Tensor, targets: Tensor, smoothing: float, weights: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the label-smoothed loss and the plain one without a gradient, both summed; keep no logit.
+    def nll(self, hidden: Tensor, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the label-smoothed loss of hidden states (M, D) of the real target tokens of `batch`.
 
-        `hidden` (M, D), `targets` (M,), `weights` (M,) those of the batch.
+        The second result is the plain loss, without a gradient. Both are sums, in which each token counts its
+        weight in the batch. No logit is kept.
         """
-        return projected_nll(hidden, self.model.output, targets, smoothing, weights)
+        return projected_nll(hidden, self.model.output, batch.targets, smoothing, batch.weights)
 
     def agreement(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        smoothing: float,
-        factors: PassFactors,
-        weights: Tensor | None = None,
+        self, hidden: Tensor, batch: Batch, smoothing: float, factors: PassFactors
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of two passes, the first one's plain loss, and their divergence.
-
-        `hidden` (2, M, D), `targets` (M,), `weights` (M,) those of the batch.
-        """
-        return projected_agreement(hidden, self.model.output, targets, smoothing, factors, weights)
+        """Return the loss of two passes (2, M, D), the first one's plain loss, and their divergence."""
+        output, targets = self.model.output, batch.targets
+        return projected_agreement(hidden, output, targets, smoothing, factors, batch.weights)
 
     def imitation(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        smoothing: float,
-        weight: float,
-        taught: Callable[[slice], Tensor],
-        weights: Tensor | None = None,
+        self, hidden: Tensor, batch: Batch, smoothing: float, weight: float, taught: Taught
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of a pass beside a teacher, its plain loss, and the divergence from the teacher.
+        """Return the loss of a pass (M, D) beside a teacher, its plain loss, and the divergence from it."""
+        output, targets = self.model.output, batch.targets
+        return projected_imitation(hidden, output, targets, smoothing, weight, taught, batch.weights)
 
-        Shapes are those of `nll`; `taught` returns the probabilities (n, V) of the teacher for a slice of M.
-        """
-        return projected_imitation(hidden, self.model.output, targets, smoothing, weight, taught, weights)
-
-    def taught_by_average(self, batch: Batch) -> Callable[[slice], Tensor]:
+    def taught_by_average(self, batch: Batch) -> Taught:
         """Return what the moving average of the weights predicts, for `imitation`; without dropout."""
         (average,) = self._average
         assert average is not None, "an objective whose config needs no average asks for one"
@@ -194,17 +179,13 @@ class CrossEntropy(Objective):
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the smoothed loss, and the plain negative log-likelihood as `nll`."""
         hidden = module.hidden(cut(batch, self.cfg.word_dropout))
-        targets = batch.real(batch.tgt_out)
-        loss, nll = module.nll(hidden, targets, self.cfg.label_smoothing, batch.weights)
+        loss, nll = module.nll(hidden, batch, self.cfg.label_smoothing)
         return loss, {"nll": nll}
 
 
 @torch.no_grad()
-def taught_by(teachers: Sequence[TranslationModel], batch: Batch) -> Callable[[slice], Tensor]:
-    """Return a function of a slice of the target tokens that returns the mean of the teachers' predictions.
-
-    These are probabilities (n, V) in float32, a few rows at a time of hidden states that are computed here.
-    """
+def taught_by(teachers: Sequence[TranslationModel], batch: Batch) -> Taught:
+    """Return the mean of the teachers' predictions, in float32, of hidden states that are computed here."""
     passes = [teacher(batch.src, batch.src_mask, batch.tgt_in) for teacher in teachers]
     hidden = [batch.real(states) for states in passes]  # (M, D) each
     device = batch.src.device.type

@@ -51,7 +51,7 @@ def test_the_average_teaches_as_in_plain_torch(
     )
     logits = [batch.real(model.output(x)) for x in model(src, src_mask, tgt_in).chunk(len(passes))]
     taught = batch.real(average.output(average.eval()(batch.src, batch.src_mask, batch.tgt_in)))
-    targets = batch.real(batch.tgt_out)
+    targets = batch.targets
     kl = F.kl_div(
         logits[-1].log_softmax(-1), taught.log_softmax(-1).detach(), log_target=True, reduction="sum"
     )

@@ -54,7 +54,7 @@ class Consistency(Objective):
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
         hidden = [module.hidden(batch), module.hidden(cut(batch) if self.cfg.cut else batch)]
-        (loss, nll), (other, _) = (module.nll(x, batch.real(batch.tgt_out), 0.1) for x in hidden)
+        (loss, nll), (other, _) = (module.nll(x, batch, 0.1) for x in hidden)
         p, q = (module.logits(x).float().log_softmax(-1) for x in hidden)
         kl = 0.5 * ((p.exp() - q.exp()) * (p - q)).sum()
         return 0.5 * (loss + other) + self.cfg.weight * kl, {"nll": nll, "kl": kl}
@@ -74,7 +74,7 @@ class MeanTeacher(Objective):
         with torch.no_grad():
             taught = functional_call(module.model, average, (batch.src, batch.src_mask, batch.tgt_in))
         self.tensors = average
-        loss, nll = module.nll(hidden, batch.real(batch.tgt_out), 0.1)
+        loss, nll = module.nll(hidden, batch, 0.1)
         return loss + (hidden - batch.real(taught)).square().sum(), {"nll": nll}
 
 
@@ -197,7 +197,7 @@ def test_cross_entropy_is_the_loss_of_the_layer(
     module = LossModule(model, objective, compiled=False)
     loss, named = module(1, *vars(batch).values())
     hidden = batch.real(model(batch.src, batch.src_mask, batch.tgt_in))
-    expected = projected_nll(hidden, model.output, batch.real(batch.tgt_out), 0.3)
+    expected = projected_nll(hidden, model.output, batch.targets, 0.3)
     assert torch.equal(loss, expected[0])
     assert list(named) == ["nll"]
     assert torch.equal(named["nll"], expected[1])
@@ -232,7 +232,7 @@ def test_simcut_and_r_drop_are_the_formulas_of_their_articles(
 ) -> None:
     model, batch = tiny_model(dropout=dropout).train(), batch_of(pairs)
     parameters = list(model.parameters())
-    targets = batch.real(batch.tgt_out)
+    targets = batch.targets
     for cfg in (SimCutConfig(weight=3.0, cut=0.3), RDropConfig(weight=5.0, word_dropout=0.2)):
         objective = build_objective(cfg, no_other_model)
         seed_everything("objective")
