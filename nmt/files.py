@@ -54,7 +54,7 @@ def path_of(name: str) -> Path:
 def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is renamed to `path` when the block ends, and removed when the block fails.
 
-    The folder is made if it is missing.
+    The folder is made if it is missing. A device or a pipe is written to as it is, and stays.
 
     Raises:
         TrainingStopped: the disk is full.
@@ -62,6 +62,10 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """
     draft = path.with_name(f".tmp-{path.name}.{os.getpid()}")
     try:
+        if path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
+            with path.open("ab") as file:
+                yield file
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)  # of a killed process with the same number
         with draft.open("xb") as file:  # never the target of a link

@@ -70,6 +70,7 @@ from nmt.training.tracking.configs import TrackingConfig
 from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
+from tests.data.batches.test_streaming import PLAIN
 from tests.training.objectives.test_objective import Sums, consistency, cross_entropy, no_other_model
 from tests.training.test_auto_batch import Limited, many_pairs
 
@@ -600,7 +601,7 @@ def test_ranks_that_encode_together_leave_together(tmp_path: Path) -> None:
     def trained(world: World) -> list[Any]:
         examples = SentencePairs(DemoData(streaming=True, buffer_pairs=8), seed=1)
         examples.world = world.apart()
-        text = streamed([source], [[1.0]], examples.cfg, examples.filter)
+        text = streamed([source], [[1.0]], examples.cfg, examples.filter, [PLAIN])
         pairs_of_epoch = examples.epochs(text, tokenizer, lambda line: None)
         found = []
         for is_resumed in (False, True):

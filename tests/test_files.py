@@ -133,6 +133,17 @@ def test_a_file_whose_making_fails_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_device_and_a_pipe_are_written_to_and_stay(tmp_path: Path) -> None:
+    write_atomically(Path("/dev/null"), b"new")
+    assert Path("/dev/null").is_char_device()
+    os.mkfifo(tmp_path / "pipe")
+    read = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(tmp_path / "pipe", b"new")
+    assert os.read(read, 9) == b"new"
+    os.close(read)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*file/under: "):

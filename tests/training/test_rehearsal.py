@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.runtime import Precision
+from nmt.runtime_config import Precision
 from nmt.training.rehearsal import update
 from nmt.training.trainer import Trainer
 from tests.training.test_trainer import weights

@@ -38,6 +38,7 @@ from nmt.layers.loss import (
 from nmt.runs.opened import Run
 from nmt.training.gradients import count_of
 from nmt.verbs import VERBS
+from tests.data.batches.test_streaming import PLAIN
 
 TEXT = ParallelText(
     ["a dog", "a cat", "the cow"], ["ein Hund", "eine Katze", "die Kuh"], weights=[1.0, 0.5, 2.0]
@@ -206,7 +207,7 @@ def test_a_corpus_of_a_mixture_has_one_weight_for_all_its_pairs(tmp_path: Path) 
     assert found["plain"].all_weights == [1.0] * 3
     assert cfg.has_weights
     streams = list(sources.training_streams(cfg).values())
-    buffer, _ = next(streamed(streams, [[0.5, 0.5]], cfg, filter_pairs).buffers(6, 0))
+    buffer, _ = next(streamed(streams, [[0.5, 0.5]], cfg, filter_pairs, [PLAIN] * 2).buffers(6, 0))
     assert buffer.weights == [2.0, 1.0, 4.0, 1.0, 1.0, 1.0]
     with pytest.raises(UserError, match=r"data.corpora.own.loss_weight must be positive, but is 0"):
         MixtureData(corpora={"own": {"train": "x", "loss_weight": 0}})

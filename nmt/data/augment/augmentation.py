@@ -39,7 +39,8 @@ FIXED = rf"{PLACEHOLDERS}|[\u10d0-\u10ff]+"
 WORD_START = re.compile(rf"(?<![{IN_WORD}'’-])[^\W\d_]")
 WORD = re.compile(rf"(?<![{IN_WORD}'’-])[^\W\d_]{{4,}}(?![{IN_WORD}'’])")
 """A word that is long enough to be read with a slip in it."""
-STOP = re.compile(r"\s*[.!?…。．！？؟۔।॥։።]+\s*$")
+STOPS = ".!?…。．！？؟۔।॥։።"
+"""Stops at the end of a sentence."""
 GREEK_CAPITALS = str.maketrans("ΆΈΉΊΌΎΏ", "ΑΕΗΙΟΥΩ", "\u0301")
 """Greek drops the accents of words in capitals."""
 DOTTED = ("tr", "az", "kk", "tt", "crh")
@@ -249,9 +250,15 @@ def lower_case(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
 
 def end_punctuation(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
     """Return both sides without the stop at their end, where both have one."""
-    if not (STOP.search(pair.src) and STOP.search(pair.tgt)):
-        return pair
-    return pair._replace(src=STOP.sub("", pair.src), tgt=STOP.sub("", pair.tgt))
+    src, tgt = _without_stop(pair.src), _without_stop(pair.tgt)
+    return pair if src is None or tgt is None else pair._replace(src=src, tgt=tgt)
+
+
+def _without_stop(text: str) -> str | None:
+    """Return a sentence without the stop at its end; None for one that has none."""
+    whole = text.rstrip()
+    shorter = whole.rstrip(STOPS)
+    return None if shorter == whole else shorter.rstrip()
 
 
 def noise(cfg: NoiseConfig, pair: Pair, draws: Draws) -> Pair:

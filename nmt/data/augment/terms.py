@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nmt.data.augment.augmentation import FIXED, Pair
+from nmt.data.augment.augmentation import PLACEHOLDERS, Pair
 from nmt.data.augment.lexicon import WORD, Links, WordLexicon
 from nmt.data.configs import CONTEXT_SEPARATOR
 from nmt.data.draws import Draws
@@ -99,4 +99,4 @@ def _phrase(i: int, j: int, links: Links, draws: Draws) -> tuple[int, int, int, 
 
 def _words(text: str) -> list[re.Match[str]]:
     """Return the words of a text; markup and placeholders are signs, which are aligned with nothing."""
-    return list(WORD.finditer(re.sub(FIXED, lambda found: "\0" * len(found[0]), text)))
+    return list(WORD.finditer(re.sub(PLACEHOLDERS, lambda found: "\0" * len(found[0]), text)))

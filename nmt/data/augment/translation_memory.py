@@ -22,10 +22,10 @@ from nmt.data.augment.lexicon import WORD, numbered_words
 from nmt.data.encoded_pairs import Ids
 from nmt.disk_cache import entry_name, open_entry, write_entry
 from nmt.errors import UserError
-from nmt.files import digest_of_lines
+from nmt.files import digest_of_lines, write_lines, written_lines
 from nmt.progress import told
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MOST_PLACES = 1 << 13
 """Sentences that are looked up for the rarest words of a line; of a word that has too many the last."""
 MOST_COUNTED = 1 << 10
@@ -217,11 +217,11 @@ class Neighbours:
             return made
         with np.load(entry / "neighbours.npz") as stored:
             arrays = {name: stored[name] for name in stored}
-        return cls(str(arrays.pop("tgt")[0]).split("\n"), **arrays)
+        return cls(written_lines(entry / "tgt"), **arrays)
 
     def _save(self, folder: Path) -> None:
-        tgt = np.array(["\n".join(self.tgt)])
-        np.savez(folder / "neighbours.npz", tgt=tgt, keys=self.keys, rows=self.rows, scores=self.scores)
+        write_lines(folder / "tgt", self.tgt)
+        np.savez(folder / "neighbours.npz", keys=self.keys, rows=self.rows, scores=self.scores)
 
 
 def _require_pair(pair: object, number: int) -> tuple[str, str]:

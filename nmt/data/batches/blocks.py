@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ BLOCK_PAIRS = 1 << 14
 """Consecutive pairs of a large corpus that are read together."""
 PART_PAIRS, PART_BYTES = 1 << 18, 1 << 25
 """Pairs, and bytes of ids, that a part has at most, on average."""
+TAKEN_ROWS = 1 << 12
+"""Sentences that are looked up at once, each of which takes a kilobyte meanwhile."""
 THREAD = "nmt-read"
 """How the name of the thread that reads a part begins."""
 
@@ -174,4 +177,5 @@ def _read(pieces: Sequence[_Piece]) -> RaggedIds:
 def _ids(side: RaggedIds, rows: slice | NDArray[np.int64]) -> list[Ids]:
     if isinstance(rows, slice):
         return [side.ids[side.start(rows.start) : side.start(rows.stop)]]
-    return side.take(rows)
+    parts = (side.take(rows[first : first + TAKEN_ROWS]) for first in range(0, len(rows), TAKEN_ROWS))
+    return list(itertools.chain.from_iterable(parts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.data.parallel_text import ParallelText, concatenated
 from nmt.data.reading.mixture import mean_shares
-from nmt.errors import UserError
 
 Filtered = Callable[[], Iterator[tuple[ParallelText, FilterReport]]]
 """One pass over a corpus: chunks of filtered pairs, with reports."""
@@ -31,32 +31,20 @@ class _Corpus:
     """The pairs of one corpus, repeated without end."""
 
     def __init__(self, passes: Filtered):
-        self._passes = passes
-        self._chunks: Iterator[tuple[ParallelText, FilterReport]] = iter(())
+        self._chunks = itertools.chain.from_iterable(passes() for _ in itertools.count())
         self._rest = ParallelText()
-        self._kept_in_pass = 1
 
     def take(self, count: int) -> tuple[ParallelText, FilterReport]:
         """Return the next `count` pairs, with a report of what was read for them."""
         text, report = ParallelText(), FilterReport(0)
         while len(text) < count:
             if not self._rest:
-                self._rest, read = self._next_chunk()
+                self._rest, read = next(self._chunks)
                 report += read
             missing = count - len(text)
             text.extend(self._rest.part(slice(missing)))
             self._rest = self._rest.part(slice(missing, None))
         return text, report
-
-    def _next_chunk(self) -> tuple[ParallelText, FilterReport]:
-        chunk_and_report = next(self._chunks, None)
-        if chunk_and_report is None:
-            if not self._kept_in_pass:
-                raise UserError("no training pair is left; see data.max_chars and data.max_ratio")
-            self._chunks, self._kept_in_pass = self._passes(), 0
-            return self._next_chunk()
-        self._kept_in_pass += len(chunk_and_report[0])
-        return chunk_and_report
 
 
 @dataclass

@@ -28,7 +28,7 @@ from nmt.data.augment.augmentation import UNMODIFIED, Augmentation, JoinedAugmen
 from nmt.data.batches.streaming import StreamedText
 from nmt.data.cleaning import repairs
 from nmt.data.cleaning.filtered_files import files_of
-from nmt.data.cleaning.filtering import Chain, chains, filtered, judged_alone, nothing_left
+from nmt.data.cleaning.filtering import Chain, chains, filtered, judged_alone
 from nmt.data.cleaning.filters import Filter, FilterReport, TrainTestOverlap
 from nmt.data.cleaning.pair_filters import ModelScorers
 from nmt.data.configs import DataConfig
@@ -401,10 +401,10 @@ def streamed(
     shares: Sequence[Sequence[float]],
     cfg: DataConfig,
     pair_filter: Filter,
-    filters: Sequence[Chain] = (),
+    filters: Sequence[Chain],
 ) -> StreamedText:
     """Return the filtered pairs of streams, to be read during training, with their shares in each stage."""
-    both = list(itertools.zip_longest(streams, filters))
+    both = list(zip(streams, filters, strict=True))
     corpora = [functools.partial(judged_alone, source, cfg, pair_filter, chain) for source, chain in both]
     stamps = [source.stamp() + (chain.stamp() if chain else "") for source, chain in both]
     depends_on = stamps, pair_filter.__name__, *cfg.limits
@@ -432,7 +432,7 @@ def scan(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain,
             raise UserError("the training data has changed while it was read; run the same command again")
         write_entry(entry, lambda draft: made)
     known = metadata | {"report": FilterReport(**metadata["report"])}
-    judged = functools.partial(judged_alone, source, cfg, pair_filter, None)
+    judged = functools.partial(judged_alone, source, cfg, pair_filter, chain)
     return CorpusText(**known, kept=lambda: (chunk for chunk, _ in judged()))
 
 
@@ -447,7 +447,7 @@ def _scan_once(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: 
     """Filter, count and hash all pairs; return the metadata of a cache entry."""
     total, digest, copies = FilterReport(0), _Digest(), 0
     overlaps = {split: TrainTestOverlap(text) for split, text in chain.context.scored_on.items()}
-    judged = judged_alone(source, cfg, pair_filter, None)
+    judged = judged_alone(source, cfg, pair_filter, chain)
     for chunk, report in told(judged, "reading the training data", "pairs", lambda part: part[1].read):
         total += report
         digest.add(chunk)
@@ -455,8 +455,6 @@ def _scan_once(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: 
         copies += sum(src == tgt != "" for src, tgt in zip(bare.src, bare.tgt, strict=True))
         for overlap in overlaps.values():
             overlap.add(bare)
-    if not total.kept:
-        raise nothing_left(total, chain, "data.max_chars", "data.max_ratio")
     shared = {split: overlap.count for split, overlap in overlaps.items()}
     return {
         "report": dataclasses.asdict(total),

@@ -149,19 +149,24 @@ def _bare(text: ParallelText, cfg: DataConfig) -> ParallelText:
 
 
 def judged_alone(
-    source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain | None
+    source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Chain
 ) -> Iterator[tuple[ParallelText, FilterReport]]:
-    """Yield the filtered chunks of a stream with reports; each pair is judged by itself."""
-    filters = chain.opened() if chain else []
-    reasons = chain.reasons if chain else []
+    """Yield the filtered chunks of a stream with reports; each pair is judged by itself.
+
+    Raises:
+        UserError: at the end, if no pair was kept.
+    """
+    filters, total = chain.opened(), FilterReport(0)
     for chunk in source.chunks():
         text, report = pair_filter(chunk, cfg)
-        for reason, one in zip(reasons, filters, strict=True):
-            assert chain
+        for reason, one in zip(chain.reasons, filters, strict=True):
             kept = one.accept(one.values(chain.bare(text, np.arange(len(text)))))
             report.dropped[reason] = int((~kept).sum())
             text = compressed(text, kept)
+        total += report
         yield text, report
+    if not total.kept:
+        raise _nothing_left(total, chain)
 
 
 def _number_type(chain: Chain) -> np.dtype[Any]:
@@ -215,9 +220,7 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
         write_entry(entry, fill)
     report = FilterReport(**metadata["report"])
     if not report.kept:
-        raise nothing_left(
-            report, chain, *([f"{chain.of_corpus}.filters"] if chain.of_corpus else []), "data.filters"
-        )
+        raise _nothing_left(report, chain)
     remarks = list(_remarks(report, chain, metadata["quantiles"]))
     if (entry / EXAMPLES).is_file() and report.kept < report.read:
         remarks.append(f"some dropped pairs of each filter: {entry / EXAMPLES}")
@@ -226,9 +229,11 @@ def filtered(source: PairStream, cfg: DataConfig, pair_filter: Filter, chain: Ch
     return Filtered(left, report, remarks, dropped_by)
 
 
-def nothing_left(report: FilterReport, chain: Chain, *keys: str) -> UserError:
-    """Return the error about a corpus of which no training pair is left; `keys` are those that decide it."""
+def _nothing_left(report: FilterReport, chain: Chain) -> UserError:
+    """Return the error about a corpus of which no training pair is left, with the keys that decide it."""
     of_corpus = f" of {chain.of_corpus}" if chain.of_corpus else ""
+    keys = [f"{chain.of_corpus}.filters"] if chain.of_corpus else []
+    keys = [*keys, "data.filters"] if chain else ["data.max_chars", "data.max_ratio"]
     return UserError(f"no training pair{of_corpus} is left: {report}; see {' and '.join(keys)}")
 
 

@@ -506,7 +506,9 @@ def _offline_when_unreachable() -> Iterator[None]:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
+@functools.cache
 def _answers(url: str) -> bool:
+    """Return whether the hub answers: asked once, as each reading of a split asks."""
     import urllib.error
     import urllib.request
     from http.client import HTTPException

@@ -17,7 +17,9 @@ CLOSING, OPENING = "\"'”’»›«“)\\]）］」』】〉》", "\"'“‘„
 """Quotation marks and brackets that may follow the end of a sentence, and that may begin one."""
 
 _END = re.compile(
-    rf"(?:[{WIDE_STOPS}]+[{CLOSING}]*\s*)|(?:(?P<stop>[.!?…{OTHER_STOPS}]+)[{CLOSING}]*(?:\s»)?(?:\[\d+\])?\s+)"
+    rf"(?:[{WIDE_STOPS}]+[{CLOSING}]*\s*)|"
+    # From the first of several stops alone: where no end follows it, none follows the others.
+    rf"(?:(?<![.!?…{OTHER_STOPS}])(?P<stop>[.!?…{OTHER_STOPS}]+)[{CLOSING}]*(?:\s»)?(?:\[\d+\])?\s+)"
 )
 _BEHIND_QUOTE = re.compile("って|と(?!ても|っても|ころ|にかく|もかく|りあえず|くに|もに|きどき|たん)")
 """What goes on with a Japanese sentence behind what it quotes, and is no word that a sentence begins with."""

@@ -56,6 +56,7 @@ def modified(
         ("end_punctuation", "en zh", ("Mr. X left ...", "走了。"), ("Mr. X left", "走了")),
         ("end_punctuation", "en de", ("Stop.", "Halt"), ("Stop.", "Halt")),
         ("end_punctuation", "en de", ("?", "Wie?"), ("?", "Wie?")),
+        ("end_punctuation", "en de", ("One. . ", f"a{'.' * 50_000}b."), ("One.", f"a{'.' * 50_000}b")),
         ("typos", "ja en", ("犬です。 cat is it", "x"), ("犬です。 cat is it", "x")),
     ],
 )

@@ -51,6 +51,20 @@ def test_terms_are_words_of_the_pair_and_a_pure_function_of_it(monkeypatch: pyte
     assert modify(tagged, seed=4).src != found.src
 
 
+@pytest.mark.parametrize("script", ["α", "ა"])
+def test_terms_are_words_of_any_script(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.data.augment.terms.COMMON_WORDS", 8)
+    letters = str.maketrans("0123456789", "".join(chr(ord(script) + i) for i in range(10)))
+    nouns = [f"noun{i}".translate(letters) for i in range(60)]
+    others = [f"{script}{i:02}".translate(letters) for i in range(60)]
+    src = [f"the {a} sees a {b}." for a, b in zip(nouns, nouns[7:] + nouns[:7], strict=True)]
+    tgt = [f"{a} {script * 2} {b}." for a, b in zip(others, others[7:] + others[:7], strict=True)]
+    text = ParallelText(src * 3, tgt * 3)
+    rows = (TermsConfig(name="terms", rate=1.0),)
+    modify = Augmentation(rows, ("en", "ka"), (), lexicon=WordLexicon.of(text))
+    assert sum("<term>" in line for line in modify(text, seed=3).src) > len(text) / 2
+
+
 def test_a_replaced_term_is_the_same_other_word_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt.data.augment.terms.COMMON_WORDS", 8)
     monkeypatch.setattr("nmt.data.augment.terms.PHRASE_RATE", 0.0)

@@ -17,6 +17,7 @@ from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.data.reading.sources import MixtureData
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
+from tests.data.batches.test_streaming import PLAIN
 
 rng = random.Random(1)
 LINES = ["".join(rng.choices("abc", k=rng.randint(4, 20))) for _ in range(60)]
@@ -75,7 +76,7 @@ def test_pairs_of_a_stream_are_modified_by_the_rules_of_their_corpus(monkeypatch
     examples, text = SentencePairs(cfg, seed=1), ParallelText(["i"], ["i"])
     shares = [cfg.shares([1, 1], stage) for stage in (0, 1)]
     source = PairStream(lambda: "stamp", lambda: iter([text]))
-    stream = streamed([source, source], shares, cfg, examples.filter)
+    stream = streamed([source, source], shares, cfg, examples.filter, [PLAIN] * 2)
     tokenizer = Tokenizer.train(
         TokenizerConfig(kind=TokenizerKind.word, vocab_size=6), ParallelText(["I", "İ"], ["I", "İ"])
     )

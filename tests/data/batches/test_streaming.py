@@ -12,11 +12,17 @@ import pytest
 
 from nmt.data.batches.streaming import THREAD, StreamBuffers, StreamedText, closed
 from nmt.data.batches.training_split import streamed
+from nmt.data.cleaning.filtering import Chain
 from nmt.data.cleaning.filters import FilterReport, filter_pairs
+from nmt.data.cleaning.pair_filters import Context
 from nmt.data.encoded_pairs import EncodedPairs, InParts, RaggedIds
+from nmt.data.filter_table import parsed
 from nmt.data.parallel_text import PairStream, ParallelText, concatenated
 from nmt.data.reading.bundled_data import DemoData
 from nmt.errors import UserError
+
+PLAIN = Chain((), Context(("en", "de")))
+"""No filters but those of all training pairs."""
 
 
 class Source:
@@ -34,7 +40,11 @@ class Source:
 
 def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedText:
     return streamed(
-        [PairStream(lambda: "stamp", source.chunks) for source in sources], [shares], DemoData(), filter_pairs
+        [PairStream(lambda: "stamp", source.chunks) for source in sources],
+        [shares],
+        DemoData(),
+        filter_pairs,
+        [PLAIN] * len(sources),
     )
 
 
@@ -75,9 +85,25 @@ def test_what_is_dropped_is_accounted_for_and_replaced() -> None:
 def test_a_corpus_of_which_nothing_is_kept_is_an_error() -> None:
     source = Source("a", 6)
     source.text.tgt[:] = [""] * 6
-    for nothing in (source, Source("a", 0)):
-        with pytest.raises(UserError, match="no training pair is left"):
+    for nothing, account in ((source, "6 pairs read, 0 kept .empty 6."), (Source("a", 0), "0 pairs read")):
+        with pytest.raises(UserError, match=f"no training pair is left: {account}.* see data.max_chars and"):
             next(text_of(nothing).buffers(2, 0))
+
+
+def test_an_account_of_nothing_names_the_filters_and_the_corpus() -> None:
+    rows, corpus = (
+        parsed("data.filters", [{"name": "length", "min": 100}]),
+        DemoData(key_prefix="data.corpora.a"),
+    )
+    chain = Chain(tuple(rows), Context(("en", "de"), corpus=corpus))
+    source = PairStream(lambda: "stamp", Source("a", 6).chunks)
+    text = streamed([source], [[1.0]], DemoData(), filter_pairs, [chain])
+    account = (
+        "of data.corpora.a is left: 6 pairs read, 0 kept .length 6.; see data.corpora.a.filters and data.f"
+    )
+    for read in (lambda: next(text.buffers(2, 0)), lambda: text.samples(2, seed=1)):
+        with pytest.raises(UserError, match=account):
+            read()
 
 
 def test_a_tokenizer_sees_the_first_pairs() -> None:
@@ -88,7 +114,9 @@ def test_a_tokenizer_sees_the_first_pairs() -> None:
 
 def test_the_tokenizer_of_a_stream_depends_on_the_filter() -> None:
     sources = [PairStream(lambda: "stamp", Source("a", 3).chunks)]
-    texts = [streamed(sources, [[1.0]], DemoData(max_chars=chars), filter_pairs) for chars in (10, 10, 11)]
+    texts = [
+        streamed(sources, [[1.0]], DemoData(max_chars=chars), filter_pairs, [PLAIN]) for chars in (10, 10, 11)
+    ]
     assert texts[0].sha256 == texts[1].sha256 != texts[2].sha256
 
 
@@ -167,7 +195,7 @@ def test_an_error_of_the_thread_reaches_the_caller() -> None:
 def staged() -> StreamedText:
     """Two corpora, read half and half, then the second alone."""
     sources = [PairStream(lambda: "stamp", source.chunks) for source in (Source("a", 10), Source("b", 7))]
-    return streamed(sources, [[0.5, 0.5], [0.0, 1.0]], DemoData(), filter_pairs)
+    return streamed(sources, [[0.5, 0.5], [0.0, 1.0]], DemoData(), filter_pairs, [PLAIN] * 2)
 
 
 def test_a_buffer_is_a_function_of_its_number_and_its_stage() -> None:
@@ -184,7 +212,7 @@ def test_a_buffer_is_a_function_of_its_number_and_its_stage() -> None:
 def test_a_corpus_without_a_share_is_not_read() -> None:
     unread, read = Source("a", 10), Source("b", 7)
     sources = [PairStream(lambda: "stamp", source.chunks) for source in (unread, read)]
-    text = streamed(sources, [[0.0, 1.0], [0.5, 0.5]], DemoData(), filter_pairs)
+    text = streamed(sources, [[0.0, 1.0], [0.5, 0.5]], DemoData(), filter_pairs, [PLAIN] * 2)
     assert next(text.buffers(4, 0))[0].src == ["b0", "b1", "b2", "b3"]
     assert (unread.passes, read.passes) == (0, 1)
     assert concatenated(text.samples(8, seed=1)).src == [

@@ -388,10 +388,12 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_hub")
-def test_an_unreachable_hub_is_told_at_once() -> None:
+def test_an_unreachable_hub_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.monotonic()
     message = error_of(HubData(dataset="owner/corpus"))
     assert time.monotonic() - start < hub.PROBE_SECONDS + 5
+    monkeypatch.setattr("urllib.request.urlopen", None)
+    assert error_of(HubData(dataset="owner/corpus", config="other"))  # without asking again
     assert message == (
         "data.dataset=owner/corpus: the hub cannot be reached, and no copy is cached; "
         "data.path=FOLDER reads a dataset from disk, data=files plain files"

@@ -51,3 +51,5 @@ def test_a_sentence_that_is_too_long_is_divided_at_clauses_then_words_then_anywh
 def test_nothing_gives_nothing_and_a_long_text_takes_little_time() -> None:
     assert sentences("  ") == []
     assert len(sentences("A dog. " * 50_000)) == 50_000
+    assert sentences(f"Chapter 1 {'.' * 50_000}12") == [f"Chapter 1 {'.' * 50_000}12"]
+    assert sentences(f"Stop{'!' * 50_000} Go{'?' * 50_000}") == [f"Stop{'!' * 50_000}", f"Go{'?' * 50_000}"]
