@@ -243,12 +243,23 @@ def test_every_test_and_table_that_contributing_names_is_there() -> None:
         assert re.search(rf"^{table}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), table
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.*\S)", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_of_a_page_leads_somewhere() -> None:
     lost = []
     for page in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))):
-        for link in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
-            if not (page.parent / link).exists():
-                lost.append(f"{page.name}: {link}")
+        links = re.findall(
+            r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")
+        )
+        for link, anchor in links:
+            other = page.parent / link if link else page
+            if not other.exists() or (anchor and other.suffix == ".md" and anchor not in anchors(other)):
+                lost.append(f"{page.name}: {link}#{anchor}")
     assert lost == []
 
 
