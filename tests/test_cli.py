@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 import nmt
 from nmt.cli import main
 from nmt.config.compose import compose
-from nmt.config.overrides import config_dir
+from nmt.config.overrides import config_dir, parse_flags
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.config.verb import Verb
@@ -125,6 +125,17 @@ def test_info_shows_how_the_config_is_composed(
     monkeypatch.setattr(logging.root, "level", logging.root.level)
     assert main(["train", "--info", "defaults"]) == 0
     assert "model/transformer_tiny" in capsys.readouterr().out
+
+
+def test_a_setting_behind_info_is_not_what_it_shows(tmp_path: Path) -> None:
+    for words in (["--info", "data=files"], ["-i", "data=files"], ["data=files", "--info"]):
+        flags = parse_flags(VERBS["train"], words)
+        assert (flags.info, flags.overrides) == ("all", ["data=files"])
+    flags = parse_flags(VERBS["compare"], ["--info", str(tmp_path)])
+    assert (flags.info, flags.overrides) == ("all", [f"run='{tmp_path}'"])
+    assert parse_flags(VERBS["train"], ["--info", "config", "seed=2"]).info == "config"
+    with pytest.raises(UserError, match="invalid choice: 'defualts'"):
+        parse_flags(VERBS["train"], ["--info", "defualts"])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nmt.config.compose import outline
 from nmt.config.explain import leaves
+from nmt.config.help import with_sweep
 from nmt.config.overrides import choices, parse_flags
 from nmt.config.registry import VARIANTS
 from nmt.config.roots import NAMED_CHECKPOINTS
@@ -172,10 +173,11 @@ def _choices(verb: Verb, key: str, others: Sequence[str]) -> list[str]:
 
 def _config(verb: Verb, others: Sequence[str]) -> DictConfig:
     """Return the config that the choices on the line make, as far as they can be made out."""
-    chosen = [other for other in others if other.partition("=")[0] in {*_groups(verb), verb.run_key}]
+    choosing = {*_groups(verb), verb.run_key, "--config-dir"}
+    chosen = [other for other in others if other.partition("=")[0] in choosing]
     for words in (chosen, []):
         with suppress(NmtError):
-            return outline(verb, words)
+            return with_sweep(verb, outline(verb, words))
     return OmegaConf.create()
 
 

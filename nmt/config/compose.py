@@ -104,5 +104,6 @@ def outline(verb: Verb, argv: Sequence[str]) -> DictConfig:
     flags = parse_flags(verb, [*argv, "--help"])
     overrides = [usable(verb, argument, flags) for argument in flags.overrides]
     stored = stored_config(verb, runs_of(overrides, verb.run_key), flags) if verb.run_key else None
+    values = {o.get_key_element(): o.get_value_element_as_str() for o in overrides}
     with set_up(verb, stored):
-        return Composed.of(verb, flags.overrides).cfg
+        return Composed.of(verb, as_lines(values, flags)).cfg

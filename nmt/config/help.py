@@ -48,6 +48,16 @@ options:
 """
 
 
+def with_sweep(verb: Verb, cfg: DictConfig) -> DictConfig:
+    """Return the config of `verb` with the settings of its sweeps, if it has any."""
+    if verb.words:
+        return cfg
+    cfg = cfg.copy()
+    with open_dict(cfg):
+        cfg["sweep"] = OmegaConf.structured(SweepConfig)
+    return cfg
+
+
 def render(
     verb: Verb,
     cfg: DictConfig,
@@ -59,10 +69,7 @@ def render(
 
     `choices` has the choice in force of each group, `groups` all choices.
     """
-    if not verb.words:  # else it is not swept
-        cfg = cfg.copy()
-        with open_dict(cfg):
-            cfg["sweep"] = OmegaConf.structured(SweepConfig)
+    cfg = with_sweep(verb, cfg)
     if topics:
         return "\n\n".join("\n".join(_topic(verb, topic, cfg, choices, groups)) for topic in topics)
     examples = "".join(f"  {example}\n" for example in verb.examples)

@@ -70,8 +70,9 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
-    flags = parser.parse_intermixed_args(argv)
-    flags.topics = [word for word in flags.overrides if flags.help and "=" not in word]
+    flags = parser.parse_intermixed_args(_with_what(argv))
+    values = {word for word in flags.overrides if verb.words and Path(word).exists()}
+    flags.topics = [word for word in flags.overrides if flags.help and "=" not in word and word not in values]
     arguments = [word for word in flags.overrides if word not in flags.topics]
     if any(word.startswith("=") for word in arguments[1:]):
         joined = re.sub(r" ?= ?", "=", " ".join(arguments))
@@ -98,6 +99,16 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
         _refuse_group(Path(flags.config_dir))
         _refuse_names_of_ours(Path(flags.config_dir))
     return flags
+
+
+def _with_what(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with `--info=all` for an `--info` before a setting, or what exists: no WHAT."""
+    return [
+        "--info=all"
+        if word in ("-i", "--info") and behind not in INFO and ("=" in behind or Path(behind).exists())
+        else word
+        for word, behind in itertools.pairwise([*argv, "--"])
+    ]
 
 
 def _reads_input(verb: Verb, arguments: Sequence[str]) -> bool:

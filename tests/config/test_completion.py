@@ -46,6 +46,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nmt train tracking.sinks=[j", {"tracking.sinks=[jsonl"}),
         ("nmt train --help opt", {"optimizer"}),
         ("nmt train --mul", {"--multirun"}),
+        ("nmt train -m sweep.p", {f"sweep.{key}=" for key in ("parallel", "processes", "pruner")}),
+        ("nmt train -m sweep.sampler=g", {"sweep.sampler=grid"}),
+        ("nmt train --help sw", {"sweep"}),
+        ("nmt compare sw", set()),
         ("nmt serve mod", {"models="}),
         ("nmt train tuned", {"tuned_decoding="}),
         ("nmt train data.scored_split=v", {"data.scored_split=validation"}),
@@ -101,6 +105,14 @@ def test_choices_of_the_user(option: str, folder: Path) -> None:
     assert completions(VERBS, f"nmt train {option} experiment=multi_") == ["experiment=multi_own"]
     assert completions(VERBS, f"nmt train {option}/experiment experiment=multi_") == []
     assert completions(VERBS, f"nmt train {option}/nothing model=gp") == ["model=gpt"]
+
+
+def test_keys_follow_a_choice_of_the_user(folder: Path) -> None:
+    (folder / "mine" / "model").mkdir(parents=True)
+    (folder / "mine" / "model" / "own.yaml").write_text("defaults: [rnn_luong, _self_]\n")
+    for option in ("--config-dir mine", "--config-dir=mine"):
+        assert completions(VERBS, f"nmt train {option} model=own model.ce") == ["model.cell="]
+        assert completions(VERBS, f"nmt train {option} model=own model.d_f") == []
 
 
 def test_every_shell_has_its_scripts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,17 @@ def test_help_of_nothing_that_is_there(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == (
         "error: nmt reproduce has no part or key 'xyz'; the keys are run, output, tolerance\n"
     )
+
+
+def test_folders_that_a_verb_reads_are_no_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).mkdir()
+    assert "run=[a,b]" in shown(capsys, "compare", "a", "b", "--help").replace(" ", "")
+    assert "output=" not in shown(capsys, "compare", "a", "b", "--help", "split")
+    assert "folder=a" in shown(capsys, "runs", "a", "--help")
 
 
 def test_the_keys_that_are_changed_first_come_first(capsys: pytest.CaptureFixture[str]) -> None:
