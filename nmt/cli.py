@@ -128,7 +128,7 @@ def _require_unlocked(argv: list[str]) -> None:
 
 def run_verb(verb: Verb, argv: list[str]) -> int:
     """Compose the configs of `verb` and run each."""
-    if not (verb.opens_run or verb.words):
+    if verb.writes_run:
         _require_unlocked(argv)
     from nmt.config.compose import compose
     from nmt.config.overrides import parse_flags

@@ -299,6 +299,13 @@ def require_place(folder: Path, other: str) -> None:
         raise UserError(f"cannot write to the directory {folder}: {what} {problem}; {other}")
 
 
+def require_file_place(file: Path, key: str, name: str) -> None:
+    """Raise `UserError` where `file`, which `key` names, cannot be written; `name` is one for such a file."""
+    require_place(file.parent, f"name a file elsewhere: {key}=FILE")
+    if file.is_dir():
+        raise UserError(f"{key}={file} is a directory; name a file in it: {key}={file / name}")
+
+
 def sync(path: Path) -> None:
     """Flush a file or the names in a folder to the disk: a rename is on the disk only when its folder is."""
     descriptor = os.open(path, os.O_RDONLY)

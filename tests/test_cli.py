@@ -29,6 +29,7 @@ from nmt.config.roots import TrainConfig
 from nmt.config.stored import save_config
 from nmt.config.verb import Verb
 from nmt.errors import UserError
+from nmt.files import locked
 from nmt.verbs import VERBS
 from nmt.verbs.configs import GenerateConfig
 
@@ -136,6 +137,19 @@ def test_a_setting_behind_info_is_not_what_it_shows(tmp_path: Path) -> None:
     assert parse_flags(VERBS["train"], ["--info", "config", "seed=2"]).info == "config"
     with pytest.raises(UserError, match="invalid choice: 'defualts'"):
         parse_flags(VERBS["train"], ["--info", "defualts"])
+
+
+def test_verbs_that_write_no_run_do_not_ask_for_its_lock(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So the corpus of a training can be looked at while it goes on."""
+    with locked(Path(run), ""):
+        for verb in ("train", "distil", "import"):
+            assert main([verb, f"run={run}", "seed=x"]) == 2
+            assert f"{run} is in use by process" in capsys.readouterr().err
+        for verb in ("doctor", "prepare"):
+            assert main([verb, f"run={run}", "seed=x"]) == 2
+            assert capsys.readouterr().err.startswith("error: seed must be a whole number, but is 'x'")
 
 
 @pytest.mark.parametrize(

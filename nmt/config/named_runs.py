@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -110,7 +110,7 @@ def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list
         return []
     typed = {o.key_or_group: o for o in parse_overrides(lines)}
     own = runs_of(list(typed.values()), "run")
-    if own and all(map(may_change, typed)) and Path(own[0], "config.yaml").is_file():
+    if own and _names_training(verb, typed) and Path(own[0], "config.yaml").is_file():
         return _continued(own[0], [*typed])
     base, lines = "", list[str]()
     if "data" in typed and "experiment" not in typed:
@@ -123,6 +123,15 @@ def implied(verb: Verb, lines: Sequence[str], flags: argparse.Namespace) -> list
     if init := runs_of(list(typed.values()), "init.run"):
         return [*lines, *_followed(init[0], typed)]
     return [*lines, *(["model=by_corpus"] if base in small_data.CORPORA and "model" not in typed else [])]
+
+
+def _names_training(verb: Verb, typed: Iterable[str]) -> bool:
+    """Return whether the `typed` keys of a training are its run, and what may change when it goes on."""
+    if verb.data_from:
+        return False
+    root, training = verb.config_class(), {field.name for field in dataclasses.fields(TrainConfig)}
+    own = {field.name for field in dataclasses.fields(root)} - training
+    return all(may_change(key) or key.partition(".")[0] in own for key in typed)
 
 
 def _built_on(data: str, flags: argparse.Namespace) -> str:

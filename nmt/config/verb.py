@@ -32,6 +32,8 @@ class Verb:
     """Keys that people change first; the help begins with those that the config has."""
     opens_run: bool = True
     """Whether run=DIR names a run whose config the verb starts from."""
+    writes_run: bool = False
+    """Whether run=DIR names a run that the verb writes, which no other process may be using."""
     data_from: str = ""
     """Key that names runs, from the first of which a verb that opens none takes the data to start from."""
     models: str = ""

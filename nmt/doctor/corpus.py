@@ -5,7 +5,6 @@ Splits to score on are read first, so that the pass over the training pairs can 
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -497,7 +496,7 @@ def _limited(cfg: DataConfig, split: Split, most: int | None) -> Iterator[Parall
     left = most
     for chunk in sources.stream(cfg, split).chunks():
         if left is not None and len(chunk) >= left:
-            yield dataclasses.replace(chunk, src=chunk.src[:left], tgt=chunk.tgt[:left])
+            yield chunk.first(left)
             return
         left = None if left is None else left - len(chunk)
         yield chunk

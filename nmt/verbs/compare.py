@@ -14,7 +14,10 @@ from nmt.comparison.summary import summary
 from nmt.comparison.translations import entries_of
 from nmt.config.composed import Composed
 from nmt.errors import UserError, tell, warn
-from nmt.files import require_place, write_atomically
+from nmt.files import require_file_place, write_atomically
+
+PAGE = "comparison.html"
+"""Name of the page, where none is given."""
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -25,10 +28,8 @@ def run(trial: Composed) -> dict[str, Any]:
         raise UserError("run must name runs to compare: nmt compare A B, or a folder of runs")
     entries = entries_of(names, cfg.split, warn)
     runs = [entry.record.path for entry in entries if entry.record is not None]
-    file = Path(cfg.output) if cfg.output is not None else _folder(runs) / "comparison.html"
-    require_place(file.parent, "name a page elsewhere: output=FILE")
-    if file.is_dir():
-        raise UserError(f"output={file} is a directory; name a page in it: output={file / 'comparison.html'}")
+    file = Path(cfg.output) if cfg.output is not None else _folder(runs) / PAGE
+    require_file_place(file, "output", PAGE)
     found = compared(cfg, entries, _training_words(runs[0]) if cfg.read_corpus else None, tell)
     print(summary(found))
     title = f"Comparison of {len(found.entries)} {found.kinds} on {cfg.split}"

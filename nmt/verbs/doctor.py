@@ -18,7 +18,7 @@ from nmt.doctor.judging import judged
 from nmt.doctor.page import page, report_data
 from nmt.doctor.summary import summary
 from nmt.errors import UserError, first_of, tell
-from nmt.files import write_atomically, write_json
+from nmt.files import require_file_place, write_atomically, write_json
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -28,11 +28,11 @@ def run(trial: Composed) -> dict[str, Any]:
         UserError: there is something that breaks a training; the report is printed before.
     """
     cfg = trial.to_config(DoctorConfig)
-    if cfg.sets and isinstance(cfg.data, NoData):
-        raise UserError(
-            f"sets={first_of(cfg.sets)}: further corpora are looked at beside one; name it: data=..."
-        )
+    for key, file in (("json", cfg.doctor.json), ("page", cfg.doctor.page)):
+        if file is not None:
+            require_file_place(Path(file), f"doctor.{key}", "doctor.json" if key == "json" else "doctor.html")
     if isinstance(cfg.data, NoData):
+        _refuse_what_needs_a_corpus(cfg)
         title, reports = "nmt doctor: the environment", list[SplitReport]()
         facts, findings = environment()
     elif not any(has_split(cfg.data, split) for split in Split):
@@ -57,3 +57,20 @@ def run(trial: Composed) -> dict[str, Any]:
         told = "; ".join(f"{finding.where}: {finding.text}" for finding in broken)
         raise UserError(f"training would fail, or learn nothing, until this is mended: {told}")
     return {}
+
+
+def _refuse_what_needs_a_corpus(cfg: DoctorConfig) -> None:
+    """Raise `UserError` where keys without a corpus name further ones, or a training, as if there was one."""
+    if cfg.sets:
+        raise UserError(
+            f"sets={first_of(cfg.sets)}: further corpora are looked at beside one; name it: data=..."
+        )
+    if cfg.run is not None:
+        raise UserError(
+            f"run={cfg.run} stands for its corpus once its training has begun, and beside keys alone that "
+            "may change when a run goes on; name the corpus: data=..."
+        )
+    if cfg.init.run is not None:
+        raise UserError(
+            f"init={cfg.init.run}: a training from it needs a corpus to look at; name it: data=..."
+        )

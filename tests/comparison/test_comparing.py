@@ -482,11 +482,11 @@ def test_the_command(
     assert "3 of 3 runs and files compared on 5 sentences of validation" in out
     assert f"{seeds.name}/comparison.html" in out
     assert main(["compare", str(a), str(b), f"output={other}/page.html", *keys]) == 2
-    problem = f"cannot write to the directory {other}: it is a file; name a page elsewhere: output=FILE"
+    problem = f"cannot write to the directory {other}: it is a file; name a file elsewhere: output=FILE"
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"error: {problem}\n")  # before the work
     assert main(["compare", str(a), str(b), f"output={seeds}", *keys]) == 2
-    problem = f"output={seeds} is a directory; name a page in it: output={seeds}/comparison.html"
+    problem = f"output={seeds} is a directory; name a file in it: output={seeds}/comparison.html"
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"error: {problem}\n")
     (config,) = [line.split()[1:] for line in out.splitlines() if line.startswith("config ")]

@@ -278,6 +278,14 @@ def test_the_directory_of_a_run_alone_stands_for_its_config(
     assert (longer.trainer.patience, longer.runtime.threads) == (9, 2)
     assert (longer.model, longer.data) == (stored.model, stored.data)
     capsys.readouterr()
+    for verb, key in (
+        ("prepare", "prepare.workers=2"),
+        ("doctor", "doctor.examples=1"),
+        ("train", "dry_run=true"),
+    ):
+        (trial,) = compose(VERBS[verb], ["run=moved", key])  # which is none of a run
+        assert trial.cfg.data.name == stored.data.name
+    capsys.readouterr()
     assert training("run=moved", "seed=5")[0].seed == 5  # a whole command
     assert "with the config" not in capsys.readouterr().err
 

@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 
 from nmt.cli import main
+from nmt.config.compose import compose
+from nmt.config.roots import Task, TrainConfig
+from nmt.config.stored import save_config
+from nmt.data.parallel_text import Split
 from nmt.doctor import corpus, judging, language
+from nmt.doctor.configs import DoctorConfig
 from nmt.doctor.page import TEMPLATE
 from nmt.errors import UserError
+from nmt.verbs import VERBS
 
 HOSTILE = "</script><script>document.title = 'pwned'</script><img src=x onerror=\"document.title='pwned'\">"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -454,6 +460,76 @@ def test_keys_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "doctor.page must name a file, but is empty" in capsys.readouterr().err
     assert main(["doctor", "doctor.sample=-1"]) == 2
     assert "doctor.sample must not be negative, but is -1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("doctor.json=.", "doctor.json=. is a directory; name a file in it: doctor.json=doctor.json"),
+        ("doctor.page=new", "doctor.page=new is a directory; name a file in it: doctor.page=new/doctor.html"),
+        (
+            "doctor.json=file/x",
+            "cannot write to the directory file: it is a file; name a file elsewhere: doctor.json=FILE",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(
+    setting: str,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("new").mkdir()
+    Path("file").touch()
+    assert main(["doctor", setting]) == 2
+    assert capsys.readouterr() == ("", f"error: {problem}\n")
+
+
+def run_of(folder: Path, *arguments: str) -> str:
+    """Make a run directory with nothing but its config."""
+    (composed,) = compose(VERBS["train"], arguments)
+    save_config(composed.to_config(TrainConfig), folder / "run" / "config.yaml")
+    return str(folder / "run")
+
+
+def test_the_corpus_of_a_run_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = written(tmp_path, train=sentences(20), validation=sentences(5, seed=2))
+    run = run_of(tmp_path, *arguments, "data.scored_split=validation")
+    report = examined(tmp_path, [f"run={run}", "doctor.sample=0", "doctor.max_pairs=7"])
+    assert [(one["name"], one["pairs"]) for one in report["splits"]] == [("train", 7), ("validation", 5)]
+    assert f"with the config of {run}: data=files" in capsys.readouterr().err
+    for words in ([f"run={run}-2"], [f"run={run}", "model.dropout=0.2"]):
+        assert main(["doctor", *words]) == 2
+        problem = f"{words[0]} stands for its corpus once its training has begun"
+        assert capsys.readouterr().err.startswith(f"error: {problem}")
+
+
+def test_a_training_from_another_model_follows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So the metrics are those of its task."""
+    labels = ["data=labels", *(f"data.{split.value}=x.tsv" for split in Split)]
+    run = run_of(tmp_path, *labels, "task=classification", "model=encoder")
+    (trial,) = compose(VERBS["doctor"], [f"init={run}", *labels])
+    cfg = trial.to_config(DoctorConfig)
+    assert (cfg.init.run, cfg.task, cfg.metrics[0]) == (run, Task.classification, "accuracy")
+    assert main(["doctor", f"init={run}"]) == 2
+    assert "a training from it needs a corpus to look at; name it: data=..." in capsys.readouterr().err
+
+
+def test_parts_that_do_not_go_together_are_not_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compose(VERBS["doctor"], ["data=multi30k", "tokenizer.joint=false"])
+    assert main(["train", "data=multi30k", "tokenizer.joint=false"]) == 2
+    assert main(["doctor", "data=multi30k", "model.dropout=2"]) == 2
+    assert "model.dropout must be in [0, 1), but is 2" in capsys.readouterr().err
+
+
+def test_a_corpus_is_cut_with_all_that_its_pairs_have(tmp_path: Path) -> None:
+    arguments = written(tmp_path, train=sentences(9))
+    (tmp_path / "weights").write_text("1\n" * 9)
+    (trial,) = compose(VERBS["doctor"], [*arguments, f"data.weights={tmp_path / 'weights'}"])
+    (chunk,) = corpus._limited(trial.to_config(DoctorConfig).data, Split.train, 4)
+    assert (len(chunk), len(chunk.tgt), len(chunk.weights)) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("data", ["files", "mixture"])
