@@ -22,7 +22,7 @@ from nmt.comparison.record import CHECKPOINT, RunRecord, as_number, training_dat
 from nmt.comparison.remarks import remarks
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
-from nmt.comparison.translations import Entry
+from nmt.comparison.translations import Entry, split_of
 from nmt.config.stored import FOUND
 from nmt.config.sweeps import recorded_values, short_names
 from nmt.data.reading.mixture import without_front
@@ -182,17 +182,15 @@ def _loss(entry: Entry, split: str) -> float | None:
     record, file = entry.record, entry.file
     if record is None:
         return None
-    if (
-        file is not None
-        and file.parent.name == split == "validation"
-        and (at := CHECKPOINT.fullmatch(file.stem))
-    ):
+    own, step = (split, None) if file is None else split_of(file, record)
+    part, _, named = split.partition("-")
+    if own == split and part == "validation" and step is not None:
+        key = f"valid/{named}/loss" if named else "valid/loss"
         records = step_records(record.path / "metrics.jsonl")
-        losses = (as_number(one.get("valid/loss")) for one in records if one["step"] == int(at[1]))
+        losses = (as_number(one.get(key)) for one in records if one["step"] == step)
         return next((loss for loss in losses if loss is not None), None)
-    whole = file is None or file.stem == split
     scores = record.validation if split == "validation" else record.tests.get(split, {})
-    return scores.get("loss") if whole else None
+    return scores.get("loss") if own == split else None
 
 
 def _tokenizer(record: RunRecord) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.comparison.differences import shown
-from nmt.comparison.record import MARKS, SPLITS, RunRecord, find_runs, read_run
+from nmt.comparison.record import CHECKPOINT, MARKS, SPLITS, RunRecord, find_runs, read_run
 from nmt.config.spelling import shell_word
 from nmt.data.documents import current_of_each
 from nmt.data.parallel_text import MAX_LINE_CHARS
@@ -138,14 +138,10 @@ def _require_any(records: Sequence[RunRecord], entries: Sequence[Entry], split: 
     """Raise `UserError` where no run has translations of `split`, and one could have them."""
     if any(entry.problem.endswith(IS_LANGUAGE_MODEL) or entry.file is not None for entry in entries):
         return
-    folders = {record.path / "hypotheses" for record in records}
-    of_sets = {f"{x.stem}-{x.parent.name}" for folder in folders for x in folder.glob("*/*.*")}
-    of_splits = {file.stem for folder in folders for file in folder.glob("*.*")}
-    known = [
-        name
-        for name in sorted(of_splits | of_sets)
-        if any(all(side.is_file() for side in _pairs(record, name)) for record in records)
-    ]
+    written = (
+        (one, split_of(file, one)[0]) for one in records for file in one.path.glob("hypotheses/**/*.*")
+    )
+    known = sorted({name for record, name in written if _has_pairs(record, name)})
     raise UserError(
         f"split={split}: none of the runs has translations of it; they have {', '.join(known) or 'none'}"
     )
@@ -221,9 +217,9 @@ def _file_of(record: RunRecord, split: str) -> Path | None:
     part, _, named = split.partition("-")
     files = [folder / f"{split}.{tgt}", folder / named / f"{part}.{tgt}"]  # of nmt evaluate, of the training
     final = next((file for file in files if file.is_file()), files[0])
-    if final.is_file() or split != "validation" or record.scored_step is None:
+    if final.is_file() or part != "validation" or record.scored_step is None:
         return final if final.is_file() else None
-    newest = folder / "validation" / f"step_{record.scored_step:08d}.{tgt}"
+    newest = folder / named / part / f"step_{record.scored_step:08d}.{tgt}"
     return newest if newest.is_file() else None
 
 
@@ -235,9 +231,12 @@ def _read(entry: Entry, record: RunRecord, split: str) -> None:
         entry.problem = f"it has no translations of {split}{IS_LANGUAGE_MODEL}"
     elif entry.file is None:
         entry.problem = f"it has no translations of {split}{_advice(record, split)}"
-    elif not (entry.file.name.startswith(split) or _is_written_by_training(entry.file, split)):
-        entry.problem = f"{entry.file.name} does not seem to be of {split}; say split=..."
-    elif not (src.is_file() and tgt.is_file()):
+    elif not _may_be_of(entry.file, record, split):
+        own, _ = split_of(entry.file, record)
+        told = entry.file.relative_to(record.path / "hypotheses")
+        way_out = f"split={own if _has_pairs(record, own) else '...'}"
+        entry.problem = f"{told} does not seem to be of {split}; say {way_out}"
+    elif not _has_pairs(record, split):
         entry.problem = f"it has no copy of the {split} pairs in data/"
     else:
         try:
@@ -263,10 +262,25 @@ def _pairs(record: RunRecord, split: str) -> tuple[Path, Path]:
     return data / f"{part}.{record.config.get('data.src')}", data / f"{part}.{record.config.get('data.tgt')}"
 
 
-def _is_written_by_training(file: Path, split: str) -> bool:
-    """Return whether the name of a file says that it has translations of a split by a training."""
-    part, _, named = split.partition("-")
-    return file.stem == split or file.parent.name == split or (file.parent.name, file.stem) == (named, part)
+def _has_pairs(record: RunRecord, split: str) -> bool:
+    return all(side.is_file() for side in _pairs(record, split))
+
+
+def split_of(file: Path, record: RunRecord) -> tuple[str, int | None]:
+    """Return the split that the place of a file in hypotheses/ says, and the step, if it is of a validation.
+
+    A training writes [NAME/]SPLIT.LANGUAGE and [NAME/]validation/step_N.LANGUAGE, with the name of a set.
+    """
+    *folders, name = file.relative_to(record.path / "hypotheses").with_suffix("").parts
+    step = CHECKPOINT.fullmatch(name)
+    part, named = folders.pop() if step and folders else name, "/".join(folders)
+    return f"{part}-{named}" if named else part, int(step[1]) if step else None
+
+
+def _may_be_of(file: Path, record: RunRecord, split: str) -> bool:
+    """Return whether a file is of a split by its place, or may be, as an evaluation with any name behind."""
+    is_evaluation = file.parent == record.path / "hypotheses"
+    return split_of(file, record)[0] == split or (is_evaluation and file.name.startswith(split))
 
 
 def _advice(record: RunRecord, split: str) -> str:
@@ -286,7 +300,7 @@ def _add_stored(entry: Entry, record: RunRecord, split: str) -> None:
     if file is None or entry.problem:
         return
     entry.signatures = dict(record.signatures)
-    is_known = _is_written_by_training(file, split)
+    is_known = split_of(file, record)[0] == split
     part, _, named = split.partition("-")
     if file == record.path / "hypotheses" / named / f"{part}{file.suffix}":
         known = {"validation": record.validation, **record.tests}

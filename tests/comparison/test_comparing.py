@@ -301,6 +301,16 @@ def test_an_earlier_step_has_the_loss_of_its_validation(tmp_path: Path) -> None:
     assert comparison(folder / "step_00000020.de").losses == [2.0] != whole
 
 
+def test_a_step_of_a_named_set_has_the_loss_of_that_set(tmp_path: Path) -> None:
+    records = [{"step": 20, "valid/loss": 2.0, "valid/news/loss": 3.0}]
+    run = made_run(tmp_path / "run", records=records)
+    for side in ("en", "de"):
+        write(run / "data" / "news" / f"validation.{side}", lined(REFERENCES))
+    file = run / "hypotheses" / "news" / "validation" / "step_00000020.de"
+    write(file, lined(GOOD))
+    assert comparison(file, split="validation-news").losses == [3.0]
+
+
 def test_costs_and_curves(tmp_path: Path) -> None:
     found = comparison(made_run(tmp_path / "a"))
     (cost,) = found.costs

@@ -83,7 +83,10 @@ def test_translations_that_are_not_of_the_references_are_not_compared(tmp_path: 
 def test_a_file_of_another_split_is_not_compared(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run")
     (entry,) = entries_of(names(run / "hypotheses" / "test.de"), "validation", pytest.fail)
-    assert entry.problem == "test.de does not seem to be of validation; say split=..."
+    assert entry.problem == "test.de does not seem to be of validation; say split=test"
+    write(run / "hypotheses" / "wmt22.de", lined(GOOD))
+    (entry,) = entries_of(names(run / "hypotheses" / "wmt22.de"), "validation", pytest.fail)
+    assert entry.problem == "wmt22.de does not seem to be of validation; say split=..."
 
 
 def test_sentences_are_compared_without_the_context_that_they_were_translated_behind(tmp_path: Path) -> None:
@@ -224,6 +227,36 @@ def test_a_named_set(file: str, tmp_path: Path) -> None:
     assert (other.references, other.hypotheses, other.signatures) == ([["b"]], ["d"], {})
     with pytest.raises(UserError, match=r"they have test, validation, validation-news$"):
         entries_of(names(run), "test-news", pytest.fail)
+
+
+@pytest.mark.parametrize("file", ["news/validation.de", "news/validation/step_00000020.de"])
+def test_a_file_of_a_named_set_is_of_that_set_alone(file: str, tmp_path: Path) -> None:
+    """Also where the set has as many lines as the validation split, which nothing else tells apart."""
+    run = made_run(tmp_path / "run", finished=False)
+    for side, lines in (("en", SOURCES), ("de", BAD)):
+        write(run / "data" / "news" / f"validation.{side}", lined(lines))
+    write(run / "hypotheses" / file, lined(BAD))
+    (entry,) = entries_of(names(run / "hypotheses" / file), "validation", pytest.fail)
+    assert entry.problem == f"{file} does not seem to be of validation; say split=validation-news"
+    (entry,) = entries_of(names(run / "hypotheses" / file), "validation-news", pytest.fail)
+    assert (entry.problem, entry.references, entry.hypotheses) == ("", [BAD], BAD)
+    own = run / "hypotheses" / "validation" / "step_00000040.de"
+    (entry,) = entries_of(names(own), "validation-news", pytest.fail)
+    assert entry.problem == (
+        "validation/step_00000040.de does not seem to be of validation-news; say split=validation"
+    )
+
+
+def test_an_unfinished_run_has_the_translations_of_a_named_set_of_its_best_step(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", finished=False)
+    for side in ("en", "de"):
+        write(run / "data" / "news" / f"validation.{side}", "a\n")
+    file = run / "hypotheses" / "news" / "validation" / "step_00000040.de"
+    write(file, "b\n")
+    (entry,) = entries_of(names(run), "validation-news", pytest.fail)
+    assert (entry.file, entry.problem) == (file, "")
+    with pytest.raises(UserError, match=r"they have validation, validation-news$"):
+        entries_of(names(run), "test", pytest.fail)
 
 
 def test_files_of_other_systems_have_the_references_of_the_runs(tmp_path: Path) -> None:
