@@ -7,13 +7,13 @@ sacreBLEU is imported when a score is computed: composing a config needs the nam
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nmt import extras
+from nmt.data.text.scripts import language_of
 from nmt.decoding import comet, label_scores
 from nmt.decoding.configs import ScoringConfig
 from nmt.errors import UserError, suggest
@@ -67,8 +67,9 @@ def _bleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
     """Return BLEU; words are split as is usual for `tgt_lang`, or as the config says."""
     from sacrebleu.metrics.bleu import BLEU
 
-    language = re.split("[-_]", tgt_lang)[0]  # of zh-CN or pt_BR, which sacreBLEU does not know
-    tokenize = scoring.tokenize or BLEU._TOKENIZER_MAP.get(language)
+    language = language_of(tgt_lang)  # of zh-CN or zho_Hans, which sacreBLEU does not know
+    rule = BLEU._TOKENIZER_MAP.get("zh" if language == "yue" else language)  # Cantonese is in the script, too
+    tokenize = scoring.tokenize or rule
     if tokenize in WORD_SPLITTERS:
         what = f"scoring.tokenize={tokenize}" if scoring.tokenize else f"data.tgt={tgt_lang}"
         extra = WORD_SPLITTERS[tokenize]

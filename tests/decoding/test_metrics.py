@@ -263,6 +263,9 @@ def test_a_missing_word_splitter_is_named_with_the_way_to_install_it(monkeypatch
         "BLEU for data.tgt=ja_JP splits words by MeCab (metrics=[chrf] does not), which needs ipadic and "
         "mecab-python3: pip install 'nmt[ja]'"
     )
+    for language, extra in (("jpn_Jpan", "ja"), ("kor_Hang", "ko")):
+        with pytest.raises(UserError, match=rf"for data.tgt={language} splits .* 'nmt\[{extra}\]'$"):
+            require_computable(["bleu"], language, ScoringConfig())
     with pytest.raises(UserError, match=r"scoring.tokenize=ko-mecab splits .* 'nmt\[ko\]'$"):
         require_computable(["bleu"], "de", ScoringConfig("ko-mecab"))
     require_computable(["bleu"], "ja", ScoringConfig("char"))
@@ -274,8 +277,8 @@ def test_words_of_japanese_are_split_by_mecab() -> None:
     assert "|tok:ja-mecab-" in scores.signatures["bleu"]
 
 
-@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW"])
-def test_a_language_with_a_region_is_split_as_the_language(language: str) -> None:
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW", "zho_Hans", "cmn", "yue_Hant"])
+def test_a_language_by_another_name_is_split_as_the_language(language: str) -> None:
     scores = score_text([], ["我今天去学校。"], ["我今天去了学校。"], ["bleu"], tgt_lang=language)
     assert "|tok:zh|" in scores.signatures["bleu"]
 

@@ -52,7 +52,7 @@ from nmt.data.filter_table import (
 from nmt.data.parallel_text import ONE_FOR_EACH, PairStream, ParallelText, Split
 from nmt.data.reading import sources
 from nmt.data.reading.lines import read_lines, require_file
-from nmt.data.text.scripts import SCRIPTS_OF, language_of, script_of
+from nmt.data.text.scripts import language_of, script_of, scripts_of_language
 from nmt.data.text.words import counted_words
 from nmt.errors import UserError
 from nmt.files import path_of
@@ -240,8 +240,7 @@ _SCRIPTS = _Scripts()
 
 def _scripts_of(named: str | None, language: str, key: str) -> frozenset[str]:
     if named is None:
-        own = language_of(language)
-        named = next((names for names, languages in SCRIPTS_OF.items() if own in languages.split()), None)
+        named = scripts_of_language(language)
     if named is None:
         raise UserError(
             f"{key} must be set, such as LATIN: the script of the language {language!r} is not known here"

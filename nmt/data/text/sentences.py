@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from nmt.data.text.scripts import language_of
+
 WIDE_STOPS = "。！？｡．"
 """Ends of sentences in Chinese and Japanese: no space follows."""
 OTHER_STOPS = "؟۔।॥።։។။"
@@ -94,7 +96,7 @@ def _is_abbreviation(word: str, start: str, language: str) -> bool:
     """Return whether the full stop behind `word` belongs to the word; `start` is the next character."""
     plain = word.lower().lstrip("-–—/")
     if plain.isdecimal():
-        return len(plain) <= 2 and language.lower().replace("_", "-").split("-")[0] in ORDINALS
+        return len(plain) <= 2 and language_of(language) in ORDINALS
     if len(plain) == 1 and plain.isalpha() and plain.upper() != plain.lower():
         return word[-1:].isupper() or plain in TITLES  # an initial, as in J. Smith
     if "." in plain and all(len(part) <= 2 for part in plain.split(".")):

@@ -47,6 +47,7 @@ def modified(
     [
         ("upper_case", "en de", ("It is big.", "Es ist groß."), ("IT IS BIG.", "ES IST GROSS.")),
         ("upper_case", "tr el", ("iki ılık", "Δύο"), ("İKİ ILIK", "ΔΥΟ")),
+        ("upper_case", "tur_Latn ell", ("iki ılık", "Δύο"), ("İKİ ILIK", "ΔΥΟ")),
         ("upper_case", "ka ja", ("ორი ab", "犬です"), ("ორი AB", "犬です")),
         ("title_case", "en de", ("don't eat-in NASA", "„oben ist's"), ("Don't Eat-in NASA", "„Oben Ist's")),
         ("title_case", "tr_TR ar", ("iyi gün", "كلب"), ("İyi Gün", "كلب")),

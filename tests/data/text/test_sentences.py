@@ -14,6 +14,7 @@ from nmt.data.text.sentences import joined, parts, sentences
         ("en", ["The U.S. army came... and went.", "See Fig. 3.", "She works at Acme Inc.", "He too."]),
         ("en", ["He is 5.", "She is 7."]),
         ("de", ["Am 3. Mai kam z. B. Herr Müller.", "„Ja!“", "Er ging um 5 Uhr."]),
+        ("deu_Latn", ["Das ist der 3. Mai."]),
         ("fr", ["M. Dupont est là.", "« Oui. »", "Il part."]),
         ("es", ["¿Qué es?", "¡Un perro!"]),
         ("ru", ["Это А. С. Пушкин.", "Он поэт."]),
