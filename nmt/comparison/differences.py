@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.comparison.record import flat
-from nmt.config.stored import FOUND, matches
+from nmt.config.stored import FOUND, flat, matches
 from nmt.files import read_json
 
 NAMES = ("run", "tracking.*")

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from nmt.config.plain import named, read_plain
 from nmt.config.renames import migrate
+from nmt.config.stored import flat
 from nmt.containment import require_contained
 from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
@@ -35,8 +35,6 @@ from nmt.files import (
     step_record,
 )
 
-MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 1_000_000, 8
-"""Bounds of config.yaml."""
 PARTS = ("model", "data", "trainer")
 """Parts that the config of every training has."""
 MARKS = ("checkpoints", "metrics.jsonl", "results.json")
@@ -98,7 +96,7 @@ class RunRecord:
         """Settings of a validation before the end that `validation` is by; empty where they are not its."""
         keys = [key for key in self.config if key.partition(".")[0] in OF_VALIDATIONS]
         given = {key: self.config[key] for key in keys if "validation" not in self.results}
-        return " ".join(f"{key}={value}" for key, value in given.items() if value not in (None, {}))
+        return " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
 
     @property
     def best_metric(self) -> str:
@@ -176,16 +174,9 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read, is not plain YAML, or is not the config of a training.
     """
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(MAX_CONFIG_BYTES + 1).decode()
-        _require_plain(text, file)
-        plain = yaml.load(text, Loader=_Loader)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{file} is no config: {' '.join(str(error).split())[:200]}") from error
-    if not isinstance(plain, dict) or not all(isinstance(plain.get(part), dict) for part in PARTS):
+    with named(file):
+        plain = read_plain(file)
+    if not all(isinstance(plain.get(part), dict) for part in PARTS):
         raise UserError(f"{file} is not the config of a training of nmt")
     migrate(plain)
     return dict(flat(plain))
@@ -198,27 +189,6 @@ def _best_metric(config: dict[str, Any]) -> str:
         str(metric) for metric in (metrics if isinstance(metrics, list) else []) if str(metric) in METRICS
     ]
     return default_best(known) if name == "auto" else name
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _require_plain(text: str, file: Path) -> None:
-    """Raise `UserError` for text that is too long or too deep, or that has aliases, which multiply."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_CONFIG_DEPTH or len(text) > MAX_CONFIG_BYTES or isinstance(event, yaml.AliasEvent):
-            raise UserError(f"{file} is no config of nmt: it is too large or too deep, or has aliases")
-
-
-def flat(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the full key and the value of everything in nested dicts."""
-    for name, value in plain.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _validations(file: Path) -> tuple[dict[int, dict[str, float]], int]:

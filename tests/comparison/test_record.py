@@ -122,15 +122,23 @@ def test_a_config_is_read_as_the_training_reads_it() -> None:
     assert read_run(FIXTURE).validation
 
 
+def test_values_that_are_edited_by_hand_are_read_as_the_training_reads_them(tmp_path: Path) -> None:
+    text = (FIXTURE / "config.yaml").read_text().replace("run: outputs/tiny", "run: no")
+    write(tmp_path / "config.yaml", text.replace("dropout: 0.1", "dropout: 1e-1"))
+    stored, quick = load_config(tmp_path / "config.yaml"), read_config(tmp_path / "config.yaml")
+    assert quick["run"] == stored.run == "no"
+    assert quick["model.dropout"] == to_plain(stored)["model"]["dropout"] == 0.1
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [", "is no config"),
+        ("a: [", "is not YAML"),
         ("a: 1", "is not the config of a training of nmt"),
-        ("a: &x [1]\nb: [*x, *x]", "has aliases"),
-        ("a: !!python/object/apply:os.system ['true']", "is no config"),
-        ("[" * 50 + "]" * 50, "too deep"),
-        ("\xff", "is not the config"),
+        ("a: &x [1]\nb: [*x, *x]", "line 2: a config in a file is plain values"),
+        ("a: !!python/object/apply:os.system ['true']", "line 1: a config in a file is plain values"),
+        ("[" * 50 + "]" * 50, "nested less than 8 deep"),
+        ("\xff", "but this file is not"),
     ],
 )
 def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str, problem: str) -> None:
