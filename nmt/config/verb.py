@@ -52,7 +52,9 @@ class Verb:
     """Key of the folders that a verb only reads; arguments without `=` are its values."""
     shared: bool = False
     """Whether several processes, started by torchrun or as those of a trial, can share the work."""
-
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """Keys of what it writes, each of which trials of a sweep must have for themselves, with the name in the
+    run that null stands for; empty: null writes nothing."""
     scores: bool = False
     """Whether it scores a model on validation, or can do so, and a sweep can rank its trials."""
 

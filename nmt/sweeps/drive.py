@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -151,7 +152,7 @@ class _Drive:
                 _require_same_config(self.plan, trial)
             mark = _mark(self.plan, trial) if trial is not None else ""
             record = self.records.add(name, values, self._folder(name), mark)
-            is_recorded = record.state == "done" and trial is not None and not _lacks_output(trial)
+            is_recorded = record.state == "done" and trial is not None and not _lacks_output(self.plan, trial)
             state = self.search.state(name)
             if state == "running" and self._is_taken_over(record):
                 self.search.go_on(name)
@@ -283,18 +284,26 @@ class _Drive:
 
 def _require_own_outputs(plan: Sweep) -> None:
     """Raise `UserError` where trials would write one file."""
-    outputs = [one for trial in plan.trials if (one := trial.cfg.get("output"))] if not plan.space else []
-    if len(set(outputs)) < len(outputs):
+    written = Counter(one for trial in plan.trials for one in _outputs(plan, trial)) if not plan.space else {}
+    for key, file in (output for output, number in written.items() if number > 1):
         keys = [_telling(key, plan.trials) for key in plan.keys]
         named = "-".join(f"${{{key}}}" for key in keys)
         raise UserError(
-            f"output={outputs[0]} is the same for several trials; "
+            f"{key}={file} is the same for several trials; "
             + (
-                f"name each by what is swept, such as 'output={named}.txt'"
+                f"name each by what is swept, such as '{key}={named}-{Path(file).name}'"
                 if all(keys)
                 else f"leave out -m, and call nmt {plan.verb.name} once for each"
             )
         )
+
+
+def _outputs(plan: Sweep, trial: Composed) -> Iterator[tuple[str, str]]:
+    """Yield the keys of what a trial writes, and where."""
+    for key, name in plan.verb.outputs.items():
+        given = OmegaConf.select(trial.cfg, key)
+        if given or name:
+            yield key, str(given or Path(str(trial.cfg.run), name))
 
 
 def _telling(key: str, trials: Sequence[Composed]) -> str | None:
@@ -358,7 +367,7 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
                 _finish(record, results, ranking)
             elif record.state == "done":
                 record.state, record.value, record.scores = "waiting", None, {}
-        elif record.state == "done" and _lacks_output(trial):
+        elif record.state == "done" and _lacks_output(plan, trial):
             record.state = "waiting"
         elif record.state == "done":
             record.value = ranking.value(record)  # an earlier command may have ranked by another metric
@@ -367,10 +376,9 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
     return records
 
 
-def _lacks_output(trial: Composed) -> bool:
-    """Return whether the file that a trial has written is gone."""
-    output = trial.cfg.get("output")
-    return bool(output) and not Path(output).exists()
+def _lacks_output(plan: Sweep, trial: Composed) -> bool:
+    """Return whether a file that a trial has written is gone."""
+    return not all(Path(file).exists() for _, file in _outputs(plan, trial))
 
 
 def _mark(plan: Sweep, trial: Composed) -> str:

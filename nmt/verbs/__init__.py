@@ -89,6 +89,7 @@ _ROWS = (
         first_keys=_FIRST_KEYS,
         opens_run=False,
         short={"init": "init.run"},
+        outputs={"prepare.filtered": ""},
     ),
     Verb(
         name="distil",
@@ -140,6 +141,7 @@ _ROWS = (
             "nmt translate run=outputs/mine memory=memory.tmx < src.txt",
         ),
         reads_input=True,
+        outputs={"output": ""},
     ),
     Verb(
         name="score",
@@ -153,6 +155,7 @@ _ROWS = (
             "nmt score run=outputs/mine input=pairs.tsv output=scores.txt  # a large file",
         ),
         reads_input=True,
+        outputs={"output": ""},
     ),
     Verb(
         name="classify",
@@ -166,6 +169,7 @@ _ROWS = (
             "nmt classify run=outputs/mine input=texts.txt output=labels.jsonl",
         ),
         reads_input=True,
+        outputs={"output": ""},
     ),
     Verb(
         name="rerank",
@@ -181,6 +185,7 @@ _ROWS = (
         reads_input=True,
         stream_key="stream",
         scores=True,
+        outputs={"output": ""},
     ),
     Verb(
         name="import",
@@ -203,6 +208,7 @@ _ROWS = (
             "nmt shortlist run=outputs/mine data=files data.train=corpus/train",
             "nmt translate run=outputs/mine decoding.shortlist=FILE < src.txt",
         ),
+        outputs={"output": "shortlist.npz"},
     ),
     Verb(
         name="generate",
@@ -286,6 +292,7 @@ _ROWS = (
         first_keys=("doctor.page", "doctor.json", "doctor.examples", "doctor.max_pairs"),
         opens_run=False,
         short={"init": "init.run"},
+        outputs={"doctor.page": "", "doctor.json": ""},
     ),
     Verb(
         name="serve",
@@ -321,6 +328,7 @@ _ROWS = (
             "nmt export run=outputs/mine format=huggingface output=mine.hf",
             "nmt export run=outputs/mine format=safetensors output=mine.weights",
         ),
+        outputs={"output": ""},
     ),
 )
 VERBS = {row.name: row for row in _ROWS}

@@ -19,6 +19,7 @@ from nmt.errors import UserError
 from nmt.progress import told
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import require_trusted
+from nmt.verbs import VERBS
 from nmt.verbs.configs import ShortlistConfig
 
 
@@ -34,7 +35,7 @@ def run(trial: Composed) -> dict[str, Any]:
         require_trusted(directory, trained, cfg.data, Split.train)
     tokenizer = Tokenizer.load(trained.tokenizer, directory.path)
     made = build_shortlist(_pairs(cfg), tokenizer, translations=cfg.translations, frequent=cfg.frequent)
-    file = Path(cfg.output) if cfg.output else directory.path / "shortlist.npz"
+    file = Path(cfg.output or directory.path / VERBS["shortlist"].outputs["output"])
     made.save(file)
     mean = len(made.pieces) / max(tokenizer.src_vocab_size, 1)
     print(f"pieces      {len(made.always):,} for every sentence, and {mean:.1f} more for each source piece")

@@ -735,13 +735,63 @@ def test_trials_that_would_write_one_file_are_refused(
     assert main([*command, "output=y"]) == 2
     assert capsys.readouterr().err == (
         "error: output=y is the same for several trials; name each by what is swept, "
-        "such as 'output=${decoding.beam_size}.txt'\n"
+        "such as 'output=${decoding.beam_size}-y'\n"
     )
     assert main([*command, "output=${decoding.beam_size}.txt", "--cfg", "job"]) == 0
     assert "2 trials in sweep, 2 to be run:" in capsys.readouterr().out
     command[3] = "decoding=beam,sampling"
     assert main([*command, "checkpoint=final,best", "output=y"]) == 2
-    assert "such as 'output=${decoding.strategy}-${checkpoint}.txt'\n" in capsys.readouterr().err
+    assert "such as 'output=${decoding.strategy}-${checkpoint}-y'\n" in capsys.readouterr().err
     command[3] = "decoding=beam,greedy,sampling"
     assert main([*command, "output=y"]) == 2
     assert "trials; leave out -m, and call nmt translate once for each\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "way_out"),
+    [
+        (
+            "shortlist run=runs/a translations=50,100",
+            "output=runs/a/shortlist.npz",
+            "output=${translations}-shortlist.npz",
+        ),
+        (
+            "doctor data=toy doctor.seed=1,2 doctor.json=x/y.json",
+            "doctor.json=x/y.json",
+            "doctor.json=${doctor.seed}-y.json",
+        ),
+        ("doctor data=toy seed=1,2 doctor.page=y", "doctor.page=y", "doctor.page=${seed}-y"),
+        ("prepare data=toy seed=1,2 prepare.filtered=y", "prepare.filtered=y", "prepare.filtered=${seed}-y"),
+    ],
+)
+def test_every_key_of_an_output_is_one_of_each_trial(
+    command: str, file: str, way_out: str, planned: Planned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg, _ = planned(1).trials[0].to_training()
+    save_config(cfg, Path("runs/a/config.yaml"))
+    verb, *keys = command.split()
+    assert main([verb, "-m", *keys, "sweep.dir=sweep"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {file} is the same for several trials; name each by what is swept, such as '{way_out}'\n"
+    )
+    keys = [one for one in keys if one != file]
+    assert main([verb, "-m", *keys, way_out, "sweep.dir=sweep", "--cfg", "job"]) == 0
+    assert "2 trials in sweep, 2 to be run:" in capsys.readouterr().out
+
+
+def test_a_trial_whose_output_is_gone_is_run_again(planned: Planned) -> None:
+    cfg, _ = planned(1).trials[0].to_training()
+    for name in ("a", "b"):
+        save_config(cfg, Path(name, "config.yaml"))
+    command = ["-m", "run=a,b", "sweep.dir=sweep"]
+
+    def shortlist(trial: Composed) -> dict[str, Any]:
+        with Path(trial.cfg.run, "shortlist.npz").open("a") as file:
+            file.write("x")
+        return {}
+
+    assert sweep(plan(VERBS["shortlist"], command), shortlist, report) == 0
+    Path("b/shortlist.npz").unlink()
+    Path("a/shortlist.npz").write_text("kept")
+    assert sweep(plan(VERBS["shortlist"], command), shortlist, report) == 0
+    assert [Path(name, "shortlist.npz").read_text() for name in ("a", "b")] == ["kept", "x"]
