@@ -16,7 +16,7 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -302,6 +302,20 @@ def whole(tensor: Tensor) -> Tensor:
     """Return `tensor`, gathered if each process holds a part of it; then all processes must call this."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+def largest(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the largest absolute value in some tensors, of which this process may hold a part, or nothing.
+
+    The result is as `whole` takes it.
+    """
+    from torch.distributed.tensor import DTensor, Partial
+
+    first, parts = tensors[0], [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+    found = torch.stack([x.abs().max() if x.numel() else x.new_zeros(()) for x in parts]).max()
+    if not isinstance(first, DTensor):
+        return found
+    return DTensor.from_local(found, first.device_mesh, [Partial("max")])
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:

@@ -90,9 +90,10 @@ def rows(args: argparse.Namespace) -> list[Record]:
     """Return what is to be measured, in order."""
     small, large = ("transformer_tiny",) * 2 if args.tiny else ("transformer_base", "transformer_big")
     train: list[Record] = [{"kind": "train", "model": model} for model in dict.fromkeys((large, small))]
-    found = [row | {"mode": mode} for row in train for mode in MODES if mode not in ("muon", "fp16")]
+    found = [row | {"mode": "eager"} for row in train]
     found += [{"kind": "search", "model": small, "mode": mode} for mode in SEARCHES]
     found += [train[-1] | {"mode": mode} for mode in ("muon", "fp16")]
+    found += [row | {"mode": "compiled"} for row in train]  # last: how long that takes is unknown
     found = [{"kind": "tests", "model": "", "mode": "pytest -m gpu"}, *found]
     for row in found:
         row["what"] = f"{row['kind']} {row['model']}".strip()
@@ -138,16 +139,19 @@ def child(row: Record, variables: Mapping[str, str], timeout: float) -> Record:
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
         streams: Any = {"stdout": out, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, cwd=ROOT, env=dict(variables), start_new_session=True, **streams)
+        is_over = True
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
-            return {"error": f"no result after {timeout:.0f} s"}
+            is_over = False
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         out.seek(0)
         lines = [line for line in out.read().splitlines() if line.strip()] or ["nothing was printed"]
+    if not is_over:
+        return {"error": f"no result after {timeout:.0f} s; the last lines: {' | '.join(lines[-5:])}"}
     found = [line for line in lines if line.startswith("{")]  # libraries may have the last word
     if process.returncode or not found:
         return {"error": f"exit code {process.returncode}: {lines[-1].strip()}"}
@@ -283,10 +287,14 @@ def config(row: Record) -> TrainConfig:
 def run_tests(row: Record) -> Record:
     """Run the tests that need a GPU; without one, collect them."""
     files = [str(f) for f in sorted(ROOT.glob("tests/**/test_*.py")) if "mark.gpu" in f.read_text("utf-8")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", *files]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu", *files]
     command += [] if row["device"].startswith("cuda") else ["--collect-only"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    lines = (done.stdout + done.stderr).strip().splitlines()
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **streams) as done:
+        lines = []
+        for line in done.stdout:
+            print(line, end="", file=sys.stderr, flush=True)  # told, should the time not suffice
+            lines += [line.strip()] if line.strip() else []
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     last = "; ".join([*failed[:5], *lines[-1:]])
     return {"verdict": f"{'ok' if done.returncode == 0 else 'failed'}: {last}"}

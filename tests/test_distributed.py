@@ -46,7 +46,7 @@ from nmt.models.configs import AttentionScore, RnnConfig, TransformerConfig
 from nmt.runs import train
 from nmt.runs.directory import RunDirectory
 from nmt.runs.status import Status
-from nmt.runtime import MixedPrecisionStep, seed_everything, whole
+from nmt.runtime import MixedPrecisionStep, largest, seed_everything, whole
 from nmt.runtime_config import Parallel, Precision, RuntimeConfig
 from nmt.signals import StopRequest
 from nmt.training.checkpoint import CheckpointStore
@@ -235,6 +235,22 @@ def test_two_processes_compute_the_gradients_of_one(
     first, second = results_of_two(update, tmp_path)
     assert first == second
     assert_same(alone, first)
+
+
+def test_the_largest_value_is_that_of_all_parts_of_which_some_are_empty(tmp_path: Path) -> None:
+    def found(world: World) -> float:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (world.size,))
+        narrow, wide = torch.nn.Linear(4, 1, bias=False), torch.nn.Linear(2, 2, bias=False)
+        torch.nn.init.constant_(narrow.weight, -3.0)
+        torch.nn.init.constant_(wide.weight, 2.0)
+        for layer in (narrow, wide):
+            fully_shard(layer, mesh=mesh)
+        return float(whole(largest([narrow.weight, wide.weight])).detach())
+
+    assert results_of_two(found, tmp_path) == [3.0, 3.0]
 
 
 def test_layers_are_gathered_in_bf16_and_gradients_summed_in_fp32(trainer: Any, tmp_path: Path) -> None:

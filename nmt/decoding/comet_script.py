@@ -28,7 +28,10 @@ def _scores(model, data):  # type: ignore[no-untyped-def]
         return []
     path = model if os.path.exists(model) else comet.download_model(model)
     loaded = comet.load_from_checkpoint(path)
-    found = loaded.predict(data, batch_size=16, gpus=int(torch.cuda.is_available()))
+    try:
+        found = loaded.predict(data, batch_size=16, gpus=int(torch.cuda.is_available()))
+    except torch.OutOfMemoryError:  # a training may hold most of that of the GPU
+        found = loaded.cpu().predict(data, batch_size=16, gpus=0)
     return [float(score) for score in found.scores]
 
 

@@ -17,9 +17,12 @@ from nmt.errors import UserError
 
 
 def stack_layers(module: nn.Module) -> list[nn.Module]:
-    """Return the layers of all stacks that are always called as a whole, over all positions at once."""
-    stacks = [stack for stack in module.modules() if isinstance(stack, nn.ModuleList)]
-    layers = [layer for stack in stacks for layer in stack]
+    """Return the layers of all stacks that are always called as a whole, over all positions at once.
+
+    A list of tables of embeddings is no stack.
+    """
+    lists = [one for one in module.modules() if isinstance(one, nn.ModuleList)]
+    layers = [layer for one in lists for layer in one if not isinstance(layer, nn.Embedding)]
     return [layer for layer in layers if not getattr(layer, "is_stepped_through", False)]
 
 

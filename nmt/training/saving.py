@@ -24,8 +24,11 @@ from nmt.training.checkpoint import memory_of
 
 FAILED_SAVES = 3
 """Checkpoints in a row that cannot be written before the training stops."""
-SPARE = 1.5
-"""Times its size that a copy of the state needs of the memory which is free; else no copy is made."""
+SPARE = 2.0
+"""Times its size that a copy of the state needs of the memory which is free; else no copy is made.
+
+Pinned memory is taken in powers of two, so that a copy may take twice its size.
+"""
 
 Write = Callable[[], str | None]
 """A function that writes a checkpoint and returns None, or why that failed."""
@@ -97,7 +100,7 @@ def copied(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
 
     Names that share memory share their copy. What the ranks hold in parts is gathered tensor by tensor, so
     that all ranks must call this, and a GPU holds one of them whole at a time. Copies of what is on a GPU lie
-    in pinned memory, which torch keeps for the next ones.
+    in pinned memory, which torch keeps for the next ones, unless a CUDA graph is recorded meanwhile.
     """
     copies: dict[str, Tensor] = {}
     owners: dict[object, str] = {}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from nmt.distributed import ALONE, World
 from nmt.loading import loaded
-from nmt.runtime import whole
+from nmt.runtime import largest, whole
 from nmt.training.trainer_config import MEASURES
 
 
@@ -42,7 +42,7 @@ def weight_norm(update: Update) -> Tensor:
 
 def largest_gradient(update: Update) -> Tensor:
     """Return the largest absolute value in the gradients."""
-    return nn.utils.get_total_norm(list(update.gradients().values()), float("inf"))
+    return largest(list(update.gradients().values()))
 
 
 def layer_grad_norm(update: Update) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ from nmt.models.configs import (
 from nmt.runtime import seed_everything
 from nmt.training.checkpoint import num_bytes
 from nmt.training.parallel_model import ParallelModel
-from nmt.training.recomputation import recompute_layers
+from nmt.training.recomputation import recompute_layers, stack_layers
 from tests.training.objectives.test_objective import cross_entropy
 
 SIZES: dict[str, Any] = {"d_model": 16, "dropout": 0.3}
@@ -117,3 +117,14 @@ def test_a_recurrent_model_is_refused() -> None:
     model = build_model(RnnConfig(d_model=8), src_vocab_size=9, tgt_vocab_size=9)
     with pytest.raises(UserError, match="a recurrent model has no such layers; set it to false"):
         recompute_layers(model)
+
+
+def test_tables_of_source_factors_are_no_layers() -> None:
+    cfg = TransformerConfig(d_model=16, num_heads=2, d_ff=32, encoder_layers=2, decoder_layers=2)
+    factors = [torch.nn.Embedding(3, 16)]
+    model = build_model(cfg, src_vocab_size=9, tgt_vocab_size=9)
+    model.factors = torch.nn.ModuleList(factors)
+    assert [type(layer).__name__ for layer in stack_layers(model)] == [
+        *["SelfAttentionLayer"] * 2,
+        *["DecoderLayer"] * 2,
+    ]
