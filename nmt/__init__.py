@@ -21,6 +21,7 @@ in import order, too; a test reads these lists and checks both:
     memory                Memory that is exhausted, recognised.
     distributed           Several processes that work together, and end together.
     data/                 Corpora -> sentence pairs -> ids -> batches; no model.
+    metrics/              BLEU and others: translations or labels against references; no model.
     layers/               Blocks that models share; no token id, no text.
     models/               One file a family, and the contract that all of them fulfil.
     training/             The update, its objective and schedule, checkpoints, tracking; no text, no BLEU.

@@ -292,7 +292,7 @@ def run_tests(row: Record) -> Record:
     streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, cwd=ROOT, text=True, **streams) as done:
         lines = []
-        for line in done.stdout:
+        for line in done.stdout or ():
             print(line, end="", file=sys.stderr, flush=True)  # told, should the time not suffice
             lines += [line.strip()] if line.strip() else []
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]

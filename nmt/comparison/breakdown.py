@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nmt.comparison.paired_tests import ScoreOn
 from nmt.comparison.significance import scores_by
-from nmt.decoding.label_scores import MOST_LABELS
+from nmt.metrics.label_scores import MOST_LABELS
 
 Lines = Sequence[str]
 Chosen = NDArray[Any]

@@ -26,9 +26,11 @@ from nmt.comparison.translations import Entry, split_of
 from nmt.config.stored import FOUND
 from nmt.config.sweeps import recorded_values, short_names
 from nmt.data.reading.mixture import without_front
-from nmt.decoding import label_scores
-from nmt.decoding.configs import ScoringConfig
-from nmt.decoding.metrics import (
+from nmt.errors import Log, UserError
+from nmt.files import read_json, step_records
+from nmt.metrics import label_scores
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import (
     METRICS,
     SCORERS,
     ScoredText,
@@ -36,8 +38,6 @@ from nmt.decoding.metrics import (
     of_another_task,
     signature_of,
 )
-from nmt.errors import Log, UserError
-from nmt.files import read_json, step_records
 
 MAX_POINTS = 400
 """Most points of a curve on the page."""

@@ -8,9 +8,9 @@ from enum import Enum
 from omegaconf import MISSING
 
 from nmt.checks import Texts, at_least, not_negative
-from nmt.decoding.metrics import require_metrics
 from nmt.errors import UserError
 from nmt.files import OUTPUTS
+from nmt.metrics.scoring import require_metrics
 
 
 class TableFormat(Enum):

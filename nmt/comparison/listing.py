@@ -21,8 +21,8 @@ from nmt.comparison.configs import RunsConfig, TableFormat
 from nmt.comparison.differences import differing, shown, telling
 from nmt.comparison.record import STATES, RunRecord, find_runs, read_run
 from nmt.config.sweeps import short_names
-from nmt.decoding.metrics import MACRO, METRICS, higher_is_better, label_of
 from nmt.errors import Log, UserError, suggest, visible
+from nmt.metrics.scoring import MACRO, METRICS, higher_is_better, label_of
 
 GAP = "  "
 INDENT = "    "

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.significance import Result, estimate_ci
 
-from nmt.decoding.label_scores import SCORES, LabelScore, signature_of
 from nmt.errors import UserError
+from nmt.metrics.label_scores import SCORES, LabelScore, signature_of
 
 Lines = Sequence[str]
 Numbers = NDArray[Any]

@@ -21,7 +21,6 @@ from nmt.config.plain import named, read_plain
 from nmt.config.renames import migrate
 from nmt.config.stored import flat
 from nmt.containment import require_contained
-from nmt.decoding.metrics import METRICS, default_best, higher_is_better
 from nmt.errors import UserError
 from nmt.files import (
     EXPORT_RECORD,
@@ -34,6 +33,7 @@ from nmt.files import (
     require_unlocked,
     step_record,
 )
+from nmt.metrics.scoring import METRICS, default_best, higher_is_better
 
 PARTS = ("model", "data", "trainer")
 """Parts that the config of every training has."""

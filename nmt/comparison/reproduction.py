@@ -11,9 +11,9 @@ from nmt.comparison.differences import differing, flat_environment, shown
 from nmt.comparison.listing import aligned
 from nmt.comparison.record import RunRecord, read_run
 from nmt.comparison.translations import lines_of
-from nmt.decoding.metrics import label_of
 from nmt.errors import NotReproduced, visible
 from nmt.files import digest, step_records
+from nmt.metrics.scoring import label_of
 
 SPEEDS = ("tgt_tokens_per_second", "tflops_per_second", "mfu", "gpu_memory_gb", "train/seconds")
 """Last parts of the names of measures that differ from one repetition to the next."""

@@ -22,9 +22,9 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from nmt.comparison.paired_tests import Lines, PairedScores, PredictedLabels, ScoreOn, SentenceScores
-from nmt.decoding import comet
-from nmt.decoding.label_scores import metric_in
 from nmt.errors import UserError
+from nmt.metrics import comet
+from nmt.metrics.label_scores import metric_in
 
 PARALLEL_FROM = 8
 """Number of runs from which the tests are made by several processes."""

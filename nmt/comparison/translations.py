@@ -22,9 +22,9 @@ from nmt.config.spelling import shell_word
 from nmt.data.documents import current_of_each
 from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.data.reading.lines import is_cut, read_lines
-from nmt.decoding.label_scores import with_metric
 from nmt.errors import Log, UserError, suggest
 from nmt.files import NUMBER, OUTPUTS, digest_of_lines, read_json
+from nmt.metrics.label_scores import with_metric
 
 MAX_TEXT_BYTES = 1 << 28
 """Largest file of translations that is read."""

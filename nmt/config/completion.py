@@ -24,9 +24,9 @@ from nmt.config.registry import VARIANTS
 from nmt.config.roots import NAMED_CHECKPOINTS
 from nmt.config.verb import Verb
 from nmt.data.parallel_text import Split
-from nmt.decoding.metrics import MACRO, METRICS, SCORERS
 from nmt.errors import NmtError
 from nmt.files import OUTPUTS, path_of
+from nmt.metrics.scoring import MACRO, METRICS, SCORERS
 from nmt.training.tracking.configs import SINKS
 from nmt.training.trainer_config import MEASURES
 

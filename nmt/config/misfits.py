@@ -35,8 +35,8 @@ from nmt.data.reading.files import missing_splits
 from nmt.data.reading.sources import set_configs
 from nmt.data.tokens.tokenizer_training import TagSide, TokenizerKind, prepare_lines
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
-from nmt.decoding.metrics import MACRO, SCORERS, of_another_task, over_languages
 from nmt.errors import Problems, suggest
+from nmt.metrics.scoring import MACRO, SCORERS, of_another_task, over_languages
 from nmt.models.configs import TransformerConfig
 from nmt.runtime_config import Parallel
 from nmt.training.adapting.configs import FewWeightsConfig

@@ -29,9 +29,10 @@ from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.data.reading.compression import without_suffix
 from nmt.data.reading.sources import open_group, set_configs
 from nmt.data.tokens.tokenizer_training import TokenizerConfig
-from nmt.decoding.configs import STRATEGIES, DecodingConfig, GlossaryUse, ScoringConfig
-from nmt.decoding.metrics import default_best, require_metrics
+from nmt.decoding.configs import STRATEGIES, DecodingConfig, GlossaryUse
 from nmt.errors import Problems, UserError, suggest
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import default_best, require_metrics
 from nmt.models.configs import EnsembleConfig, ModelConfig
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.adapting.configs import AdaptationConfig

@@ -26,9 +26,9 @@ from nmt.config.renames import NEW_KEYS, NEW_PARTS, migrate
 from nmt.config.roots import TrainConfig, decay_follows_limit, to_config, with_decoding
 from nmt.config.spelling import shell_word, spelled
 from nmt.containment import require_contained
-from nmt.decoding.metrics import default_best
 from nmt.errors import UserError, first_of, suggest, warn
 from nmt.files import OUTPUTS, read_json, write_atomically
+from nmt.metrics.scoring import default_best
 
 REPORTING = (
     "run",

@@ -3,12 +3,7 @@
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
     configs             The configs of search, and the table of strategies; no torch.
-    comet_script        The part of COMET that another Python runs; imports nothing of this package.
-    comet               COMET, computed by another Python.
-    label_scores        Scores of labels; no text, no model.
-    metrics             Scores of translations against references, one row each.
     reranking           The choice among candidates by weighted features, and the weights.
-    confidence          The agreement of the confidence of a model with the quality of its translations.
     hypotheses          Hypotheses, what is wished for them, and their limits.
     restrictions        Rules for the next token: n-grams, repetition, length, beginnings, what to avoid.
     candidates          The best continuations of a sentence by one token.
@@ -19,7 +14,6 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     coverage            The penalty for what no target position attends to.
     guided_search       Beam search as config and wishes say, by the modules above.
     sampling            Translations and continuations sampled from the distribution of a model.
-    utility             Sentence chrF and BLEU between all texts of a sentence at once; text, no model.
     forcing             Log probabilities of given ids, by one pass.
     mbr                 Minimum Bayes risk: the candidate of most utility if the others were right.
     narrowing           Search over a part of the vocabulary, another part for each sentence.

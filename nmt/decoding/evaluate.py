@@ -19,14 +19,15 @@ from nmt.data.documents import current_of_each
 from nmt.data.parallel_text import ParallelText
 from nmt.data.reading.mixture import language_of_tag, split_tag, without_front
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.decoding.configs import DecodingConfig, ScoringConfig
+from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import ROWS_AT_ONCE
-from nmt.decoding.metrics import METRICS, SCORERS, ScoredText, means, require_computable
 from nmt.decoding.requests import Request
 from nmt.decoding.segments import translated_behind_context
 from nmt.decoding.translate import Translation, evaluating, translate
 from nmt.distributed import ALONE, World
 from nmt.errors import UserError, warn
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import METRICS, SCORERS, ScoredText, means, require_computable
 from nmt.models.base import TranslationModel
 
 
@@ -45,7 +46,7 @@ class Scores:
     by_language: dict[str, dict[str, float]] = field(default_factory=dict)
     """Those of sacreBLEU, by target language and metric name, where sources ask for several languages."""
     details: dict[str, Any] = field(default_factory=dict)
-    """Scores by label and the confusion matrix; see `nmt.decoding.label_scores.details_of`."""
+    """Scores by label and the confusion matrix; see `nmt.metrics.label_scores.details_of`."""
 
 
 def evaluate_text(

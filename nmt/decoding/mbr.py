@@ -25,7 +25,7 @@ from nmt.decoding.guided_search import search
 from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.decoding.restrictions import UNLIKELY
 from nmt.decoding.sampling import draw_samples
-from nmt.decoding.utility import expected_utility
+from nmt.metrics.utility import expected_utility
 from nmt.models.base import TranslationModel
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.decoding.configs import ScoringConfig
-from nmt.decoding.metrics import sentence_counts
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import sentence_counts
 from nmt.runtime import derive_seed
 
 Floats = NDArray[np.float64]

@@ -15,13 +15,13 @@ from nmt.data.reading.files import missing_splits
 from nmt.data.reading.sources import AlignmentData
 from nmt.data.reading.swapped import are_swapped, way_out
 from nmt.data.tokens.label_set import named
-from nmt.decoding.metrics import require_computable
 from nmt.doctor import characters
 from nmt.doctor.corpus import FLAGS, LOPSIDED, SideCounts, SplitReport, Unreadable, percentiles, ratio_of
 from nmt.doctor.findings import Example, Finding, Severity, visible_text
 from nmt.doctor.hashes import Group, Repetition
 from nmt.doctor.similar import SIMILAR
 from nmt.errors import UserError, first_of
+from nmt.metrics.scoring import require_computable
 
 LEAST_CORRELATION = 0.3
 """Correlation of lengths below which the sides are no translations of each other."""

@@ -19,11 +19,11 @@ from nmt.data.configs import SEPARATOR, directions
 from nmt.data.parallel_text import one_line
 from nmt.data.tokens.label_set import named
 from nmt.data.tokens.tokenizer_training import Case
-from nmt.decoding.metrics import label_of
 from nmt.exchange.configs import ExportConfig, Format
 from nmt.exchange.shared import beam_search_of, lost_settings, recorded_scores, transformer_of
 from nmt.files import IMPORT_RECORD, read_json
 from nmt.layers.choices import Positions
+from nmt.metrics.scoring import label_of
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.opened import Run
 

@@ -14,7 +14,7 @@ from nmt.data.tokens.label_set import require_known
 from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, score_text
-from nmt.decoding.label_scores import confusion_table, details_of
+from nmt.metrics.label_scores import confusion_table, details_of
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking.sinks import Tracker
 

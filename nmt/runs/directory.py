@@ -37,7 +37,6 @@ from nmt.data.parallel_text import MAX_LINE_CHARS, ParallelText, Split
 from nmt.data.reading.lines import is_cut
 from nmt.data.reading.sources import MAX_SCORED_BYTES
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.decoding.label_scores import are_details
 from nmt.errors import UserError, suggest, warn
 from nmt.files import (
     EXPORT_RECORD,
@@ -50,6 +49,7 @@ from nmt.files import (
     write_json,
     write_lines,
 )
+from nmt.metrics.label_scores import are_details
 from nmt.runtime_config import num_processes
 from nmt.training.checkpoint import CheckpointStore
 

@@ -28,10 +28,10 @@ from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerKind
 from nmt.decoding.configs import SamplingConfig
 from nmt.decoding.hypotheses import Wish
-from nmt.decoding.metrics import METRICS, SCORERS
 from nmt.decoding.sampling import draw_samples
 from nmt.errors import UserError
 from nmt.files import path_of
+from nmt.metrics.scoring import METRICS, SCORERS
 from nmt.models.base import TranslationModel
 from nmt.runs.learnt_files import ALIGNMENTS
 from nmt.runtime import derive_seed

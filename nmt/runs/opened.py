@@ -35,7 +35,6 @@ from nmt.decoding.configs import (
     SamplingConfig,
 )
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.metrics import of_another_task, require_metrics
 from nmt.decoding.offers import NO_OFFERS, Offers, use_of
 from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
@@ -48,6 +47,7 @@ from nmt.decoding.translate import (
     translate,
 )
 from nmt.errors import Log, UserError, warn
+from nmt.metrics.scoring import of_another_task, require_metrics
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.vocabulary import add_factors

@@ -21,9 +21,9 @@ from nmt.data.reading.sources import set_configs
 from nmt.data.text.fixers import fixers_of, require_libraries
 from nmt.data.tokens.ready_tokenizers import require_library
 from nmt.data.tokens.tokenizer_training import require_kept_symbols
-from nmt.decoding.metrics import require_computable
 from nmt.errors import Problems
 from nmt.files import path_of
+from nmt.metrics.scoring import require_computable
 from nmt.runs.teachers import require_teachers
 from nmt.training.objectives.configs import GuidedAlignmentConfig, MinimumRiskConfig
 from nmt.training.tracking.remote_sinks import require_sink

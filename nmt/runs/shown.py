@@ -13,9 +13,9 @@ from typing import Any
 
 from nmt.config.roots import TrainConfig
 from nmt.config.stored import to_plain
-from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
 from nmt.files import parse_json
+from nmt.metrics.scoring import labelled_scores
 
 WIDTH, HEIGHT, MARGIN = 240, 48, 4
 """Size of the curve, and the space around it, in pixels."""

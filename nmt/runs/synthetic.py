@@ -29,9 +29,9 @@ from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.lines import read_lines, require_file
 from nmt.data.reading.sources import MixtureData
-from nmt.decoding.metrics import sentence_chrf
 from nmt.errors import UserError
 from nmt.files import path_of, write_lines, written_atomically
+from nmt.metrics.scoring import sentence_chrf
 from nmt.runs.configs import KeptCandidates, SelectionConfig, Side
 from nmt.runs.stages import Fill, StageFolder
 

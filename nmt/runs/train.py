@@ -27,12 +27,12 @@ from nmt.data.batches.streaming import closed
 from nmt.data.batches.training_split import Examples, TrainingData
 from nmt.data.parallel_text import Split
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import higher_is_better, language_lines, score_line
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
 from nmt.memory import release
+from nmt.metrics.label_scores import confusion_lines
+from nmt.metrics.scoring import higher_is_better, language_lines, score_line
 from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.embeddings import begin_embeddings

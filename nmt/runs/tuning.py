@@ -7,8 +7,8 @@ from typing import Any
 from nmt.config.roots import Task, search_with, tried_values
 from nmt.config.spelling import spelled
 from nmt.data.parallel_text import Split
-from nmt.decoding.metrics import MACRO, higher_is_better
 from nmt.errors import Log
+from nmt.metrics.scoring import MACRO, higher_is_better
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.task import TrainedModel

@@ -14,9 +14,9 @@ from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, languages_asked_for
-from nmt.decoding.metrics import MACRO
 from nmt.errors import Log, UserError
 from nmt.files import write_lines
+from nmt.metrics.scoring import MACRO
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.scored_sets import SetEvaluations

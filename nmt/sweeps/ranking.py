@@ -16,8 +16,8 @@ from nmt.config.sweeps import Direction, direction_of
 from nmt.config.trials import Sweep
 from nmt.data.parallel_text import Split
 from nmt.data.reading.sources import has_split, set_configs
-from nmt.decoding.metrics import MACRO, METRICS, default_best, higher_is_better, over_languages
 from nmt.errors import UserError, suggest
+from nmt.metrics.scoring import MACRO, METRICS, default_best, higher_is_better, over_languages
 from nmt.sweeps.records import Record, curve
 from nmt.sweeps.table import VALIDATION
 from nmt.verbs.configs import DistilConfig, EvaluateConfig, RerankConfig

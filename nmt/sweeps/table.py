@@ -15,8 +15,8 @@ from rich.text import Text
 
 from nmt.config.spelling import unquoted
 from nmt.config.sweeps import short_names
-from nmt.decoding.metrics import MACRO, METRICS, label_of
 from nmt.errors import first_of, visible
+from nmt.metrics.scoring import MACRO, METRICS, label_of
 from nmt.sweeps.records import SEED, Group, Record, Records
 
 PIPE_WIDTH = 160

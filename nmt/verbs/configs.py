@@ -29,10 +29,11 @@ from nmt.config.roots import (
 )
 from nmt.data.configs import DataConfig
 from nmt.data.reading import mixture, sources
-from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig, ScoringConfig
-from nmt.decoding.metrics import require_metrics, require_tunable
+from nmt.decoding.configs import GENERATED_TOKENS, DecodingConfig
 from nmt.errors import UserError
 from nmt.files import OUTPUTS
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import require_metrics, require_tunable
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.configs import SelectionConfig, Side
 from nmt.serving.configs import ServingConfig

@@ -24,13 +24,13 @@ from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.sources import has_split, like_trained, set_configs
 from nmt.data.reading.testsets import TestsetData
-from nmt.decoding.confidence import correlations
 from nmt.decoding.evaluate import Scores
-from nmt.decoding.label_scores import confusion_lines
-from nmt.decoding.metrics import language_lines, score_line, sentence_chrf
 from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import digest_of_lines, write_json, write_lines
+from nmt.metrics.confidence import correlations
+from nmt.metrics.label_scores import confusion_lines
+from nmt.metrics.scoring import language_lines, score_line, sentence_chrf
 from nmt.models.configs import EnsembleConfig
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.evaluation_text import evaluation_text

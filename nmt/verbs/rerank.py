@@ -23,13 +23,14 @@ from nmt.config.stored import load_run, to_plain
 from nmt.data.documents import current_of_each
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.mixture import untagged, without_front
-from nmt.decoding.configs import SPLITTING, BeamConfig, ScoringConfig
+from nmt.decoding.configs import SPLITTING, BeamConfig
 from nmt.decoding.evaluate import Scores, score_text
-from nmt.decoding.metrics import score_line
 from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
 from nmt.files import read_json, require_place, write_json, write_lines
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import score_line
 from nmt.runs.checkpoint_names import identify_checkpoint, with_fixed_checkpoints
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text

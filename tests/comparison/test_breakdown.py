@@ -14,7 +14,7 @@ from nmt.comparison.breakdown import (
     rarest_words,
     sentence_scores,
 )
-from nmt.decoding.metrics import sentence_chrf
+from nmt.metrics.scoring import sentence_chrf
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES
 
 LABELS = ["b", "a", "b", "c", "a"], ["a", "a", "b", "b", "c"], ["a", "b", "b", "a", "c"]

@@ -19,7 +19,7 @@ from nmt.comparison.translations import entries_of
 from nmt.errors import UserError
 from nmt.files import digest_of_lines
 from tests.comparison.made import BAD, BLEU, CHRF, GOOD, REFERENCES, lined, made_export, made_run, write
-from tests.decoding.test_metrics import stand_in
+from tests.metrics.test_scoring import stand_in
 
 
 def comparison(*paths: Path, words: dict[str, int] | None = None, **keys: Any) -> Comparison:

@@ -11,7 +11,7 @@ import pytest
 from nmt.comparison import paired_tests
 from nmt.comparison.paired_tests import PredictedLabels, SentenceScores
 from nmt.comparison.significance import with_tests
-from nmt.decoding.label_scores import SCORES, label_scores
+from nmt.metrics.label_scores import SCORES, label_scores
 from tests.comparison.made import scored
 
 ACCURACY = "metric:accuracy|labels:3"

@@ -9,7 +9,7 @@ import pytest
 
 from nmt.cli import main
 from nmt.config.help import field_docs
-from nmt.decoding.metrics import METRICS
+from nmt.metrics.scoring import METRICS
 from nmt.models.configs import DecoderOnlyConfig
 from nmt.training.tracking.configs import SINKS
 from nmt.training.trainer_config import MEASURES

@@ -16,11 +16,12 @@ from sacrebleu.metrics.chrf import CHRF
 
 from nmt.data.special_ids import EOS_ID, PAD_ID
 from nmt.decoding import decode
-from nmt.decoding.configs import MBRConfig, ReferenceWeights, SamplingConfig, Utility
+from nmt.decoding.configs import MBRConfig, ReferenceWeights, SamplingConfig
 from nmt.decoding.hypotheses import Hypothesis, Wish
 from nmt.decoding.mbr import draw_candidates, rank
 from nmt.decoding.sampling import sample
 from nmt.errors import UserError
+from nmt.metrics.configs import Utility
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig, TransformerConfig

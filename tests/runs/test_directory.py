@@ -14,9 +14,9 @@ from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, with_batch_tokens
 from nmt.config.stored import load_config
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.decoding.metrics import labelled_scores
 from nmt.errors import UserError
 from nmt.files import read_json, write_json
+from nmt.metrics.scoring import labelled_scores
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opening import open_run

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.decoding.confidence import correlations
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.metrics import sentence_chrf
 from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
+from nmt.metrics.confidence import correlations
+from nmt.metrics.scoring import sentence_chrf
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import file_parts

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from nmt.decoding.configs import Utility
+from nmt.metrics.configs import Utility
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]

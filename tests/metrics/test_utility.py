@@ -10,9 +10,9 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.decoding import utility
-from nmt.decoding.configs import Utility
-from nmt.decoding.utility import expected_utility
+from nmt.metrics import utility
+from nmt.metrics.configs import Utility
+from nmt.metrics.utility import expected_utility
 
 TEXTS = [
     "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",

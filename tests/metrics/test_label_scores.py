@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nmt.decoding.evaluate import score_text
-from nmt.decoding.label_scores import (
+from nmt.metrics.label_scores import (
     MOST_LABELS,
     confusion_lines,
     details_of,

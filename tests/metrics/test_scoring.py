@@ -20,10 +20,12 @@ from nmt.cli import main
 from nmt.data.parallel_text import Split
 from nmt.data.reading.bundled_data import ToyData
 from nmt.data.reading.sources import load
-from nmt.decoding import comet
-from nmt.decoding.configs import ScoringConfig
 from nmt.decoding.evaluate import score_text
-from nmt.decoding.metrics import (
+from nmt.errors import UserError
+from nmt.files import write_lines
+from nmt.metrics import comet
+from nmt.metrics.configs import ScoringConfig
+from nmt.metrics.scoring import (
     METRICS,
     Metric,
     ScoredText,
@@ -35,8 +37,6 @@ from nmt.decoding.metrics import (
     require_metrics,
     sentence_counts,
 )
-from nmt.errors import UserError
-from nmt.files import write_lines
 
 REFS = [
     "Ein Mann in einem roten Hemd steht im Schnee.",

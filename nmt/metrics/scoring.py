@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nmt import extras
 from nmt.data.text.scripts import language_of
-from nmt.decoding import comet, label_scores
-from nmt.decoding.configs import ScoringConfig
 from nmt.errors import UserError, suggest
+from nmt.metrics import comet, label_scores
+from nmt.metrics.configs import ScoringConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.decoding.confidence import correlations
-from nmt.decoding.metrics import sentence_chrf
+from nmt.metrics.confidence import correlations
+from nmt.metrics.scoring import sentence_chrf
 
 
 def test_correlations_of_known_values() -> None:
