@@ -77,7 +77,8 @@ def _resolved(name: str, run: RunDirectory, cfg: TrainConfig) -> str:
     run.require_checkpoint()
     store = run.checkpoints
     if name == "final":
-        name = AVERAGE if store.has_average() and cfg.trainer.average else "best"
+        # Before the end an average is one that is not compared yet with the best step.
+        name = AVERAGE if run.is_finished and store.has_average() and cfg.trainer.average else "best"
     return name if name == AVERAGE else str(_step_of(name, run))
 
 
@@ -85,7 +86,7 @@ def _step_of(name: str, run: RunDirectory) -> int:
     store = run.checkpoints
     steps = store.steps()
     if name == "best":
-        scored = TrainState.stored_in(store.load(steps[-1]).state).best_steps(among=steps)
+        scored = TrainState.stored_in(store.load_state(steps[-1])).best_steps(among=steps)
         return scored[0] if scored else steps[-1]
     step = steps[-1] if name == "last" else int(name)
     if step not in steps:

@@ -364,8 +364,9 @@ def conclude(trained: TrainedModel, run: RunDirectory, train_state: TrainState, 
             there = "1 checkpoint is" if len(steps) == 1 else f"{len(steps)} checkpoints are"
             warn(f"trainer.average={cfg.trainer.average}, but only {there} there")
         results, of_average = _averaged(trained, run, steps, best, train_state, log)
-    load_weights(trained.model, run, cfg, "final")
-    if trained.world.is_main and (old := run.forget_evaluations(identify_checkpoint(run.path)[1])):
+    final = AVERAGE if "averaged_steps" in results else str(results["step"])
+    load_weights(trained.model, run, cfg, final)
+    if trained.world.is_main and (old := run.forget_evaluations(identify_checkpoint(run.path, final)[1])):
         log(f"evaluations of earlier weights are removed: {', '.join(old)}")
     if found := tuned_values(trained, run, log):
         results["tuned_decoding"], cfg = found, with_decoding(cfg, found)

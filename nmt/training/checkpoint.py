@@ -171,6 +171,11 @@ class CheckpointStore:
         with self._required(self.folder(step)) as folder:
             return _read_model(folder, _read_manifest(folder))
 
+    def load_state(self, step: int) -> dict[str, Any]:
+        """Read and verify the JSON object of `step` alone. Raises like `load`."""
+        with self._required(self.folder(step)) as folder:
+            return _read_json(_verified(folder, STATE, _read_manifest(folder)))
+
     def load_average(self) -> Checkpoint:
         """Read and verify the average of `state["steps"]`; `step` is the last of them. Raises like `load`."""
         with self._required(self.directory / AVERAGE) as folder:

@@ -60,11 +60,21 @@ def test_a_new_run_whose_name_is_nearly_that_of_another_is_told(
     )
 
 
+def test_the_best_checkpoint_is_known_where_the_optimizer_of_the_newest_is_lost(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.claim(config())
+    save_step(run)
+    (run.checkpoints.folder(5) / "optimizer.safetensors").unlink()
+    assert [identify_checkpoint(run.path, name)[0] for name in ("final", "best", "last")] == ["5"] * 3
+
+
 def test_a_training_that_goes_on_leaves_no_average_of_its_earlier_end(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.claim(config("trainer.average=1"))
     save_step(run)
     run.checkpoints.save_average(run.checkpoints.average([5]), [5])
+    assert identify_checkpoint(run.path)[0] == "5"  # not compared yet with the best step
+    write_json(run.results_file, {})
     assert identify_checkpoint(run.path)[0] == "average"
     final = ["test.de", "validation.de", "news/test.de"]
     kept = ["validation/step_00000005.de", "validation-0a1b2c3d.de", "news/validation/step_00000005.de"]

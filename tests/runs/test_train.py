@@ -15,6 +15,7 @@ from nmt.config.roots import TrainConfig, search_with
 from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE
 from nmt.runs import train
+from nmt.runs.checkpoint_names import load_weights
 from nmt.runs.opening import open_run
 from nmt.runs.validation import Search
 from nmt.training.checkpoint import Checkpoint
@@ -91,9 +92,16 @@ def test_an_average_is_compared_with_the_best_step_by_the_search_of_validations(
 
 @pytest.mark.parametrize(("which", "steps"), [("best", [2, 7]), ("last", [5, 7])])
 def test_the_weights_that_are_averaged_are_scored_with_the_tuned_search(
-    which: str, steps: list[int], tmp_path: Path
+    which: str, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All checkpoints have the same weights, so that the average is as good as the best."""
+    loaded = list[str]()
+
+    def load(*asked: Any) -> None:
+        loaded.append(asked[-1])
+        load_weights(*asked)
+
+    monkeypatch.setattr(train, "load_weights", load)
     keys = ("trainer.average=2", f"trainer.average_of={which}", "trainer.keep_best=2")
     more = ("trainer.save_every_steps=1", "trainer.best_metric=chrf", TRIED)
     run, told = open_run(untrained(tmp_path / "run", *keys, *more), runtime_cfg=CPU), list[str]()
@@ -103,6 +111,7 @@ def test_the_weights_that_are_averaged_are_scored_with_the_tuned_search(
         run.directory.checkpoints.save(saved)
     results = train.conclude(run, run.directory, state, told.append)
     assert results["averaged_steps"] == steps
+    assert loaded == ["2", "average", "average"]  # by its name: `final` is no average before the end
     best = max(scores_of(told, "chrf").values())
     assert round(results["validation"]["chrf"], 2) == best != round(results["compared"]["average"], 2)
 
