@@ -144,10 +144,13 @@ class CheckpointStore:
             shared = {*file.keys(), *_aliases(self.base)}
         return {name: x for name, x in model.items() if name not in shared}
 
-    def require_space(self, needed: int) -> None:
-        """Raise `TrainingStopped` unless the disk has `needed` bytes free."""
+    def require_space(self, count: float, model: dict[str, Tensor], further: int) -> None:
+        """Raise `TrainingStopped` unless the disk has room for `count` checkpoints.
+
+        Each of them is of `model`, beside what is written once for all, and `further` bytes.
+        """
         with self._writing(f"checkpoints to {self.directory}"):
-            require_space(self.directory, needed)
+            require_space(self.directory, int(count * (num_bytes(self._own(model).values()) + further)))
 
     def save_average(self, model: dict[str, Tensor], steps: Sequence[int]) -> None:
         """Write `model`, the average of `steps`, in place of an earlier average. Raises like `save`."""

@@ -38,6 +38,7 @@ from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.crowding import Crowding
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
+from nmt.training.optimizers.optimizer import kept_bytes
 from nmt.training.optimizers.schedule_configs import PlateauConfig, ScheduleConfig
 from nmt.training.optimizers.schedules import ScheduleContext, rate
 from nmt.training.parallel_model import ParallelModel
@@ -155,11 +156,11 @@ class Trainer:
             last = self.sign * scores[max(scores, key=int)]
             tracker.advance(self.train_state.step, {self.score_name: last})
         if self.world.is_main and not self.store.steps():
-            weights = self.parallel_model.model.state_dict()
-            learning = num_bytes(weights[name] for name in self.parallel_model.learning)
-            # The optimizer has two moments of what learns, and keeps the weights that the average follows.
-            further = (3 if self.parallel_model.average else 2) * learning
-            self.store.require_space(int(ROOM * (num_bytes(weights.values()) + further)))
+            weights, learning = self.parallel_model.model.state_dict(), self.parallel_model.learning
+            further = kept_bytes(self.amp_step.optimizer, learning.values())
+            if self.parallel_model.average:  # which follows them
+                further += num_bytes(weights[name] for name in learning)
+            self.store.require_space(ROOM, weights, further)
         with stop.deferred(), closing(self.saves):
             if self._lacks_score():  # a signal has kept the interrupted run from that
                 self._agree()

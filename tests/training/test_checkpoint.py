@@ -615,6 +615,28 @@ def test_load_model_reads_the_model_alone(three: CheckpointStore) -> None:
         three.load_model(30)
 
 
+def test_load_state_reads_the_state_alone(three: CheckpointStore) -> None:
+    for name in ("optimizer.safetensors", "model.safetensors"):
+        (three.folder(30) / name).unlink()
+    assert three.load_state(30) == make(30).state
+    flip(three.folder(30) / "state.json")
+    with pytest.raises(UserError, match=r"state.json does not match its SHA-256"):
+        three.load_state(30)
+
+
+def test_room_is_asked_for_what_each_checkpoint_writes(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"frozen": torch.zeros(1000), "learning": torch.zeros(10)}
+    store.save_base(model, ["frozen"])
+    needed = int(2.5 * (4 * 10 + 80))
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed))
+    store.require_space(2.5, model, 80)
+    monkeypatch.setattr("nmt.files.shutil.disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    with pytest.raises(TrainingStopped, match=f"{needed} bytes are needed"):
+        store.require_space(2.5, model, 80)
+
+
 def test_several_damaged_and_set_aside_twice(three: CheckpointStore) -> None:
     warnings: list[str] = []
     for _ in range(2):

@@ -175,6 +175,25 @@ def reserved(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> 
     return [torch.empty_like(x) for x in parameters for _ in range(2)]
 
 
+def kept_bytes(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> int:
+    """Return the size of what the optimizer will keep of some parameters, but for counts of updates."""
+    return sum(kept.nbytes for x in parameters for kept in _kept(optimizer, x))
+
+
+def _kept(optimizer: torch.optim.Optimizer, parameter: Tensor) -> list[Tensor]:
+    """Return tensors of the shapes and types of what the optimizer will keep of a parameter, of no memory."""
+    like = torch.empty_like(parameter, device="meta")
+    if isinstance(optimizer, OneByOne):
+        return [*optimizer.new_state(like).values()]
+    if isinstance(optimizer, Sgd):
+        return [like] if optimizer.defaults["momentum"] else []
+    if isinstance(optimizer, Muon) and parameter in optimizer.packed:
+        return [like]
+    if isinstance(optimizer, torch.optim.Adafactor):
+        return [like[..., :1], like[..., :1, :]] if like.ndim > 1 else [like]
+    return [like, like]  # the two moments of Adam
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the state of every parameter, by name: "encoder.0.weight/exp_avg" and so on."""
     return {

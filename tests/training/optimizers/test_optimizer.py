@@ -19,6 +19,7 @@ from nmt.runtime import MixedPrecisionStep, step_unless
 from nmt.runtime_config import Precision
 from nmt.training.optimizers.optimizer import (
     build_optimizer,
+    kept_bytes,
     load_optimizer_tensors,
     optimizer_tensors,
     parameter_groups,
@@ -363,3 +364,18 @@ def test_optimizer_of_another_model() -> None:
     state = {"0.bias/step": torch.zeros(()), "0.bias/exp_avg": torch.zeros(5)}
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         load_optimizer_tensors(optimizer, other, state | {"2.weight/exp_avg": torch.zeros(2, 5)})
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_size_of_what_an_optimizer_keeps_is_known_before_its_first_update(
+    name: str, tiny_model: Callable[..., TranslationModel]
+) -> None:
+    model = tiny_model()
+    optimizer = build_optimizer(OPTIMIZERS[name][0](), model)
+    known = kept_bytes(optimizer, model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = [x for x in optimizer_tensors(optimizer, model).values() if x.ndim]
+    counts = known - sum(x.nbytes for x in kept)
+    assert 0 <= counts <= 12 * len([*model.parameters()])
