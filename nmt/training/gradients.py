@@ -107,6 +107,12 @@ class Gradients:
                 losses.append(self._add_batch(pairs, indices, step, count))
         return losses
 
+    def deal(self, accumulate: int) -> None:
+        """Deal `accumulate` batches of an update from now on; other shares of a rank are tried anew."""
+        if min(accumulate, self.world.size) != min(self.accumulate, self.world.size):
+            self.has_tried = False
+        self.accumulate = accumulate
+
     def _own(self, batches: Sequence[Indices]) -> list[Indices]:
         """Return this rank's batches, or rows of batches, of an update."""
         return dealt(batches, self.accumulate, self.world.rank, self.world.size)

@@ -136,9 +136,9 @@ class Trainer:
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
             self.train_state.window = {}  # its updates were measured otherwise than those to come
-        if self.train_state.sorts_by_target:
-            self.gradients.accumulate = 1  # such runs deal the rows of every batch
-        self.statistics.resume(self.train_state.skips_in_a_row)
+        self._deal()
+        # Another `trainer.on_nonfinite` or `max_recoveries` may tolerate fewer.
+        self.statistics.resume(min(self.train_state.skips_in_a_row, self.statistics.tolerated))
 
     def fit(self, tracker: Tracker, stop: StopRequest) -> TrainState:
         """Train until a limit is reached.
@@ -169,8 +169,9 @@ class Trainer:
                 pairs = self._pairs()
                 plan = self.plan(pairs)
                 self._require_same(pairs, len(plan))
-                self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
                 for group in self._groups(plan):
+                    self._deal()
+                    self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
                     self._update(pairs, group)
                     self._move_on(len(group), len(plan))
                     self._report(tracker)
@@ -189,6 +190,11 @@ class Trainer:
         """Yield the batches of each update, from where the training is in the plan."""
         while (done := self.train_state.batch) < len(plan):
             yield plan[done : done + self.cfg.accumulate_at(self.train_state.step + 1)]
+
+    def _deal(self) -> None:
+        """Have the next update dealt to the processes as the config says, and earlier versions did."""
+        deals_rows = self.train_state.sorts_by_target  # of every batch
+        self.gradients.deal(1 if deals_rows else self.cfg.accumulate_at(self.train_state.step + 1))
 
     @property
     def stage(self) -> int:
@@ -293,7 +299,6 @@ class Trainer:
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = num_tokens_of(pairs, group)
         if self.changes:
-            self.gradients.accumulate = self.cfg.accumulate_at(step)
             self.changes.make(step, self.log)
         batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from nmt.distributed import World
 from nmt.errors import UserError
 from nmt.kernels import fused
 from nmt.layers.blocks import Dropout
@@ -85,6 +86,30 @@ def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer]) -> None:
         again = resumed(trainer(dropout=0.3, max_steps=limit, changes=CHANGES["changes"][:known]))
         fit(again)
     assert torch.equal(weights(again), weights(straight))
+
+
+def test_batches_are_tried_as_they_are_dealt(trainer: Callable[..., Trainer]) -> None:
+    """Also where a run goes on, and anew where a change gives a process whole batches instead of rows."""
+    fit(trainer(max_steps=4, **CHANGES))
+    again = resumed(trainer(max_steps=7, **CHANGES))
+    assert again.gradients.accumulate == 2
+    gradients, found = trainer(folder="pair").gradients, list[bool]()
+    gradients.world = World(rank=0, size=2)
+    for accumulate in (1, 2, 5, 1):
+        gradients.has_tried = True
+        gradients.deal(accumulate)
+        found.append(gradients.has_tried)
+    assert found == [True, False, True, False]
+
+
+def test_a_run_of_an_earlier_version_deals_rows_whatever_changes(trainer: Callable[..., Trainer]) -> None:
+    fit(trainer(max_steps=2, **CHANGES))
+    made = trainer(max_steps=4, **CHANGES)
+    checkpoint = made.store.load(2)
+    del checkpoint.state["progress"]["sorts_by_target"]
+    made.resume(checkpoint)
+    assert fit(made).step == 4
+    assert made.gradients.accumulate == 1
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
