@@ -336,7 +336,7 @@ def test_a_training_goes_on_in_another_number_of_processes(
     results_of_two(lambda world: fit(world, 6, "run"), tmp_path)
     again = fit(ALONE, 9, "run")
     for result in (straight, again):
-        for key in ("scores", "losses", "lowest_loss"):
+        for key in ("scores", "losses", "lowest_loss", "regular"):
             del result["progress"][key]
         for key in ("validations_without_gain", "validations_without_lower_loss"):
             del result["progress"][key]

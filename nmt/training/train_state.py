@@ -52,6 +52,8 @@ class TrainState:
     """Updates left out since the last one that was not."""
     rollbacks: int = 0
     """Returns to a checkpoint."""
+    regular: list[int] = field(default_factory=list)
+    """Steps that were due when they were saved, by the intervals of then; earlier versions kept none."""
     first_loss: float | None = None
     """Loss of the first update, before the weights had changed."""
     last_losses: list[float] = field(default_factory=list)
@@ -102,11 +104,17 @@ class TrainState:
     def is_regular(self, step: int, save_every_steps: int, keep_best: int) -> bool:
         """Return whether an uninterrupted run saves a checkpoint of `step`.
 
-        It does so if the step is due, if it was among the best when it was validated, and at the last one.
+        It does so if the step is due, now or when it was saved, and at the last one.
         """
+        is_last = step == self.step and str(step) in self.scores
+        return step in self.regular or self.is_due(step, save_every_steps, keep_best) or is_last
+
+    def is_due(self, step: int, save_every_steps: int, keep_best: int) -> bool:
+        """Return whether `step` is one of the interval, or was among the best when it was validated."""
+        if step % save_every_steps == 0 or str(step) not in self.scores:
+            return step % save_every_steps == 0
         so_far = [int(other) for other in self.scores if int(other) <= step]
-        is_among_best = step in self.best_steps(among=so_far)[:keep_best]
-        return is_among_best or step % save_every_steps == 0 or (step == self.step and step in so_far)
+        return step in self.best_steps(among=so_far)[:keep_best]
 
     def count(self, **sums: float) -> None:
         """Add `sums` to the sums of the window."""

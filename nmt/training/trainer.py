@@ -516,18 +516,20 @@ class Trainer:
         The signal also ends a validation, which the resumed run makes anew.
         """
         step = self.train_state.step
-        stopping = self._stopping
-        is_due = step % self.cfg.save_every_steps == 0
+        stopping, is_saved = self._stopping, False
         if self._lacks_score() and not stopping:
             self._take_score(tracker)
             stopping = self._stopping
-            is_due |= step in self.train_state.best_steps()[: self.cfg.keep_best]
             # A signal has saved the step without its score, which the next to resume would take again.
-            is_due |= self.world.broadcast(step in self.store.steps())
+            is_saved = self.world.broadcast(step in self.store.steps())
         if stopping:
             self._save_and_leave()
-        if is_due:
+        if is_saved or self._is_due():
             self.save(must=False)
+
+    def _is_due(self) -> bool:
+        """Return whether this step is to be saved, as far as it is validated."""
+        return self.train_state.is_due(self.train_state.step, self.cfg.save_every_steps, self.cfg.keep_best)
 
     def _complete(self, tracker: Tracker) -> None:
         """Make sure that the last step is validated and saved."""
@@ -585,6 +587,8 @@ class Trainer:
         """
         self._settle()
         self.saves.finish()
+        if self._is_due():
+            self.train_state.regular = sorted({*self.train_state.regular, self.train_state.step})
         weights, optimizer = self.parallel_model.tensors(self.amp_step.optimizer)
         state = {**self.train_state.to_store(), "scaler": self.amp_step.scaler.state_dict()}
         in_parts = self.parallel_model.is_sharded

@@ -468,6 +468,19 @@ def test_a_step_saved_by_an_interruption_is_not_regular() -> None:
     assert selected_steps(AverageOf.last, 9, saved, train_state, cfg) == [5, 7, 10, 20]
 
 
+def test_checkpoints_that_another_interval_saved_are_among_the_newest(trainer: Factory) -> None:
+    fields: dict[str, Any] = {"keep_last": 3, "keep_best": 1, "scores": [9.0, 1.0]}
+    fit(trainer(max_steps=6, save_every_steps=2, **fields))
+    later = resumed(trainer(max_steps=10, save_every_steps=5, **fields | {"scores": [1.0]}))
+    assert later.store.steps() == [2, 4, 6]
+    fit(later)
+    assert later.store.steps() == [4, 6, 10]
+    assert later.train_state.regular == [2, 4, 6, 10]
+    (stored, cfg) = later.train_state.to_store(), later.cfg
+    del stored["progress"]["regular"]  # as earlier versions stored it
+    assert selected_steps(AverageOf.last, 9, [4, 6, 10], TrainState.stored_in(stored), cfg) == [6, 10]
+
+
 def test_the_best_are_those_of_the_highest_score_that_are_saved() -> None:
     train_state, cfg = (
         TrainState(scores={"5": 1.0, "10": 3.0, "15": 4.0, "20": 2.0}),
