@@ -924,8 +924,8 @@ def test_no_rank_updates_its_weights_when_one_has_a_loss_that_is_not_finite(
     assert processes.exit_codes() == [4, 4]
     assert [(tmp_path / f"same.{rank}").read_text() for rank in range(2)] == ["True", "True"]
     assert re.fullmatch(
-        r"error: step 4: the loss is nan on rank 1, for the training pairs .*\. The weights were left as "
-        r"step 3 made them\. The last checkpoint is that of step 3\. .*\n",
+        r"error: step 4: the loss is nan on rank 1, for the pairs .* of the training data.*\. The "
+        r"weights were left as step 3 made them\. The last checkpoint is that of step 3\. .*\n",
         processes.text("stderr"),
     )
     report = read_json(tmp_path / "run" / "nonfinite_step_00000004.json")

@@ -79,7 +79,7 @@ def cause(report: dict[str, Any]) -> str:
     rank, batch = (bad or batches)[0]
     more = f" and {len(batch['pairs']) - 3} more" if len(batch["pairs"]) > 3 else ""
     shown = ", ".join(map(str, batch["pairs"][:3]))
-    parts = [f" on rank {rank['rank']}, for the training pairs {shown}{more}"]
+    parts = [f" on rank {rank['rank']}, for the pairs {shown}{more} of {report['pairs_of']}"]
     if report["weights"]:
         parts.append(f"weights that are not finite: {', '.join(report['weights'][:3])}")
     elif rank["modules"]:
@@ -113,8 +113,7 @@ def go_back(store: CheckpointStore, to: int, now: TrainState) -> None:
     """
     checkpoint = store.load(to)
     state = TrainState.stored_in(checkpoint.state)
-    place = {name: getattr(now, name) for name in ("epoch", "part", "batch", "digest")}
-    state = replace(state, **place, seconds=now.seconds, rollbacks=now.rollbacks + 1)
+    state = replace(state, **now.place._asdict(), seconds=now.seconds, rollbacks=now.rollbacks + 1)
     store.prune({step for step in store.steps() if step <= to})
     store.save(replace(checkpoint, state={**checkpoint.state, **state.to_store()}))
 

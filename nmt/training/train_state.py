@@ -8,10 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from nmt.errors import UserError
 from nmt.files import misfits
+
+
+class Place(NamedTuple):
+    """A place in the training data: what comes next; see the fields of `TrainState`."""
+
+    epoch: int
+    part: int
+    batch: int
+    digest: str
 
 
 @dataclass
@@ -89,6 +98,11 @@ class TrainState:
     def to_store(self) -> dict[str, Any]:
         """Return the entry for the JSON object of a checkpoint."""
         return {"progress": asdict(self)}
+
+    @property
+    def place(self) -> Place:
+        """Where the training is in the data."""
+        return Place(self.epoch, self.part, self.batch, self.digest)
 
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
         """Return the validated steps, the highest `rank` first, the earlier of equals first."""

@@ -19,14 +19,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from nmt.data.batches.batching import Indices, Plan, plan_epoch
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import ALONE, World
-from nmt.errors import Log, TrainingStopped, UserError, warn
+from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import misfits, write_json
 from nmt.runtime import MixedPrecisionStep, derive_seed, whole
 from nmt.runtime_config import Precision
@@ -55,11 +56,21 @@ from nmt.training.statistics import (
 )
 from nmt.training.tracking.sinks import Tracker
 from nmt.training.tracking.status_line import validation_line
-from nmt.training.train_state import TrainState
+from nmt.training.train_state import Place, TrainState
 from nmt.training.trainer_config import AUTO, AverageOf, OnNonfinite, TrainerConfig
 
 ROOM = 2.5
 """Checkpoints that the disk must have room for before the first step."""
+
+
+class Unread(NamedTuple):
+    """An update whose sums the host has not read."""
+
+    pairs: EncodedPairs
+    batches: Sequence[Indices]
+    epoch: int
+    pairs_of: str
+    """What the numbers of the pairs count in, such as "part 2 of epoch 1"."""
 
 
 class Trainer:
@@ -123,7 +134,8 @@ class Trainer:
         self._epoch: InParts | None = None
         self._batches_in_part = 1
         self._started = time.perf_counter()
-        self._unread: dict[int, tuple[EncodedPairs, Sequence[Indices]]] = {}  # updates by step
+        self._unread: dict[int, Unread] = {}  # by step
+        self._places: dict[int, Place] = {}  # where the data of these updates end
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Load weights, optimizer and progress from `checkpoint`."""
@@ -302,7 +314,7 @@ class Trainer:
             self.changes.make(step, self.log)
         batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)
-        self._unread[step] = pairs, batches
+        self._unread[step] = Unread(pairs, batches, train_state.epoch, self._pairs_of(pairs))
         update = Update(self.parameters, self.amp_step.clip())
         unusable = self.statistics.end_update(step, num_tokens, update)
         self.amp_step.step(self.learning_rate(step), unusable)
@@ -313,6 +325,15 @@ class Trainer:
         train_state.update_seconds += seconds
         flops = self.meter.flops(src_tokens, num_tokens)
         train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
+
+    def _pairs_of(self, pairs: EncodedPairs) -> str:
+        """Return what the numbers of the current pairs count in, in words."""
+        train_state = self.train_state
+        if pairs.digest_before is not None:
+            return f"buffer {train_state.epoch}"
+        if self._epoch and self._epoch.num_parts > 1:
+            return f"part {train_state.part + 1} of epoch {train_state.epoch}"
+        return "the training data"
 
     def find_batch_tokens(self, log: Log) -> int:
         """Return the number of tokens that `trainer.batch_tokens=auto` stands for, and log why.
@@ -345,6 +366,7 @@ class Trainer:
         if fault is not None:
             self._skip(fault)
         self._unread.clear()
+        self._places.clear()
         if self.amp_step.precision is Precision.fp16:
             self.amp_step.require_loss_scale()
 
@@ -354,21 +376,33 @@ class Trainer:
         train_state.skips += fault.updates
         train_state.count(tokens=-fault.tokens)
         if train_state.skips_in_a_row > most:
-            pairs, batches = self._unread[fault.step]
+            pairs, batches, epoch, pairs_of = self._unread[fault.step]
             report = {
                 "step": fault.step,
-                "epoch": train_state.epoch,
+                "epoch": epoch,
                 "loss": fault.loss,
                 "grad_norm": fault.norm,
                 "learning_rate": self.learning_rate(fault.step),
+                "pairs_of": pairs_of,
                 **self.gradients.inspect(pairs, batches, fault.step),
             }
-            file = self.store.directory.parent / f"nonfinite_step_{fault.step:08d}.json"
+            left = f", and {most} updates before it were left out" if most else ""
+            reason = f"step {fault.step}: {fault}{left}{cause(report)}{self._written(report)}"
+            # All updates after it were left out, too: the training is where that one has left it.
+            self.train_state = replace(train_state, step=fault.step, **self._places[fault.step]._asdict())
+            self._give_up(reason, fault.step - 1)
+        self.log(f"step {fault.step}: {fault}; the update is left out ({train_state.skips} so far)")
+
+    def _written(self, report: dict[str, Any]) -> str:
+        """Write the report of a fault; return the words that name its file, unless it cannot be written."""
+        file = self.store.directory.parent / f"nonfinite_step_{report['step']:08d}.json"
+        try:
             if self.world.is_main:
                 write_json(file, report)
-            left = f", and {most} updates before it were left out" if most else ""
-            self._give_up(f"step {fault.step}: {fault}{left}{cause(report)}. See {file}", fault.step - 1)
-        self.log(f"step {fault.step}: {fault}; the update is left out ({train_state.skips} so far)")
+        except NmtError as error:
+            warn(f"{error}; the report of step {report['step']} is lost")
+            return ""
+        return f". See {file}"
 
     def _give_up(self, reason: str, step: int) -> NoReturn:
         """End the training, or go back to a checkpoint where `trainer.on_nonfinite` says so.
@@ -479,6 +513,7 @@ class Trainer:
             train_state.part, train_state.batch = train_state.part + 1, 0
         if ends_stage or train_state.part == (self._epoch.num_parts if self._epoch else 1):
             self._begin_epoch()
+        self._places[train_state.step] = train_state.place
         if ends_stage:
             self.gradients.has_tried = False  # the next stage may have larger batches
         if self.agreement.is_due(self.train_state.step):

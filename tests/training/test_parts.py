@@ -10,12 +10,13 @@ import torch
 from nmt.data.batches import blocks
 from nmt.data.batches.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs
-from nmt.errors import UserError
+from nmt.errors import TrainingStopped, UserError
 from nmt.signals import StopRequest
 from nmt.training.tracking.configs import TrackingConfig
 from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer
+from tests.training.test_recovery import Faulty
 
 Factory = Callable[..., Trainer]
 
@@ -48,6 +49,21 @@ def test_an_epoch_in_parts_uses_every_token_once(
     train_state = fit(parted(max_steps=None, max_epochs=2, accumulate=accumulate))
     assert train_state.tokens == 2 * int(pairs.tgt_lengths.sum())
     assert (train_state.epoch, train_state.part, train_state.batch) == (3, 0, 0)
+
+
+@pytest.mark.fault(20)
+def test_a_fault_says_in_which_part_its_pairs_are(
+    parted: Factory, trainer: Factory, pairs: EncodedPairs
+) -> None:
+    """Pairs have numbers of their own in each part, and in each buffer of a stream."""
+    plan = parted("plan")
+    step = len(plan.plan(plan.pairs_of_epoch(1, 0).part(0))) + 1
+    with pytest.raises(TrainingStopped, match=rf"^step {step}: .* for the pairs .* of part 2 of epoch 1\."):
+        fit(parted(objective=Faulty(step)))
+    streamed = trainer(folder="stream", objective=Faulty(1))
+    pairs.digest_before = "the buffer before"
+    with pytest.raises(TrainingStopped, match=r"^step 1: .* for the pairs .* of buffer 1\."):
+        fit(streamed)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_wherever_it_stops(parted: Factory) -> None:

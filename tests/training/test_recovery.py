@@ -88,15 +88,15 @@ def test_a_fault_leaves_a_report(trainer: Factory, pairs: EncodedPairs) -> None:
     )
     with pytest.raises(
         TrainingStopped,
-        match=r"^step 3: the loss is nan on rank 0, for the training pairs \d+, \d+, \d+ and \d+ more; the "
-        r"first output that is not finite is that of decoder.1. See .*/nonfinite_step_00000003.json. The "
-        r"weights were left as step 2 made them. The last checkpoint is that of step 2. Try a lower",
+        match=r"^step 3: the loss is nan on rank 0, for the pairs \d+, \d+, \d+ and \d+ more of the training "
+        r"data; the first output that is not finite is that of decoder.1. See .*/nonfinite_step_00000003.json"
+        r". The weights were left as step 2 made them. The last checkpoint is that of step 2. Try a lower",
     ):
         fit(broken)
     file = broken.store.directory.parent / "nonfinite_step_00000003.json"
     report = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert (report["step"], report["epoch"], report["loss"], report["weights"]) == (3, 1, "nan", [])
-    assert report["learning_rate"] == 1e-2
+    assert (report["learning_rate"], report["pairs_of"]) == (1e-2, "the training data")
     assert {"src_embedding", "encoder.0", "encoder.1", "decoder.0", "decoder.1"} <= report[
         "grad_norms"
     ].keys()
@@ -167,6 +167,63 @@ def test_too_many_skips_in_a_row_stop(trainer: Factory) -> None:
     assert again.train_state.skips_in_a_row == 2
     with pytest.raises(TrainingStopped, match=r"^step 6"):
         fit(again)
+
+
+@pytest.mark.fault(21)
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [({"on_nonfinite": OnNonfinite.rollback}, RolledBack), ({"max_recoveries": 1}, TrainingStopped)],
+)
+def test_a_run_that_has_left_out_updates_goes_on_by_another_rule(
+    trainer: Factory, changed: dict[str, Any], error: type[TrainingStopped]
+) -> None:
+    """The newest checkpoint is that of the second update in a row, one more than is tolerated now."""
+    fields: dict[str, Any] = {"on_nonfinite": OnNonfinite.skip, "max_recoveries": 2, "save_every_steps": 1}
+    with pytest.raises(TrainingStopped, match=r"^step 6"):
+        fit(trainer(max_steps=8, objective=Faulty(4, 5, 6), **fields))
+    again = resumed(trainer(folder="run", max_steps=8, objective=Faulty(6), **fields | changed))
+    assert again.train_state.skips_in_a_row == 2
+    with pytest.raises(error, match=r"^step 6: the loss is nan"):
+        fit(again)
+    assert fit(resumed(trainer(max_steps=8, **fields | changed))).step == 8
+
+
+@pytest.mark.fault(12, 20)
+def test_a_report_that_cannot_be_written_stops_no_return(
+    trainer: Factory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, content: object) -> None:
+        raise TrainingStopped(f"cannot write {path.name}: the disk is full")
+
+    monkeypatch.setattr("nmt.training.trainer.write_json", full)
+    rollback = {"on_nonfinite": OnNonfinite.rollback, "save_every_steps": 2}
+    with pytest.raises(
+        RolledBack, match=r"^step 4: the loss is nan on rank 0.* Going back to step 2"
+    ) as told:
+        fit(trainer(max_steps=5, objective=Faulty(4), **rollback))
+    assert "See" not in str(told.value)
+    lost = "cannot write nonfinite_step_00000004.json: the disk is full; the report of step 4 is lost"
+    assert lost in capsys.readouterr().err
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize(("bad", "place"), [(5, (1, 6)), (8, (2, 0))])
+def test_rollback_drops_no_data_of_updates_that_were_not_read(
+    trainer: Factory, pairs: EncodedPairs, bad: int, place: tuple[int, int]
+) -> None:
+    """The host of a GPU learns of a fault later: here updates follow, of the next epoch perhaps."""
+    fields: dict[str, Any] = {"batch_tokens": 35, "log_every_steps": 4, "save_every_steps": 4}  # nine batches
+    tgt_out = collate(pairs, trainer(folder="plan", **fields).plan(pairs)[bad]).tgt_out
+    made = trainer(objective=BadBatch(tgt_out), on_nonfinite=OnNonfinite.rollback, max_steps=20, **fields)
+    report = made._report
+    made._report = lambda tracker: None if made.train_state.step % 4 else report(tracker)  # type: ignore[method-assign]
+    with pytest.raises(RolledBack, match=f"^step {bad + 1}: the loss is nan"):
+        fit(made)
+    again = resumed(trainer(**fields))
+    assert again.train_state.step == bad // 4 * 4
+    assert (again.train_state.epoch, again.train_state.batch) == place
+    file = made.store.directory.parent / f"nonfinite_step_{bad + 1:08d}.json"
+    assert read_json(file)["epoch"] == 1
 
 
 @pytest.mark.fault(20)
