@@ -63,7 +63,7 @@ from nmt.training.adapting.adaptation import frozen_names, num_learning
 from nmt.training.adapting.configs import FewWeightsConfig
 from nmt.training.adapting.freezing import freeze
 from nmt.training.checkpoint import AVERAGE
-from nmt.training.lengths import EpochSize, are_counted
+from nmt.training.lengths import EpochSize
 from nmt.training.objectives import build_objective
 from nmt.training.optimizers.optimizer import build_optimizer
 from nmt.training.optimizers.schedule_free import ScheduleFree
@@ -155,8 +155,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) ->
     require_searches(cfg, device)  # an error is an error before the first update
     resume_step = checkpoint.step if checkpoint else 0
     start = None if checkpoint else opened_start(cfg)
-    limit = cfg.trainer.max_steps if are_counted(cfg.trainer.max_steps) else None
-    tracked = TrackedRun(run.path, resume_step, limit, cfg.trainer.best_metric, to_plain(cfg))
+    tracked = TrackedRun(run.path, resume_step, cfg.trainer.best_metric)
     tracking = cfg.tracking if world.is_main else TrackingConfig(sinks=[])
     with Tracker(tracked, tracking) as tracker, status.told_at_once() if world.is_main else nullcontext():
         examples = _examples(cfg, world)
@@ -169,6 +168,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) ->
             if world.is_main:
                 run.adopt(cfg)
         typed, cfg = _counted(cfg, data, world, tracker.message)
+        tracker.begin(replace(tracked, total_steps=cfg.trainer.max_steps, config=to_plain(typed)))
         _require_ahead(cfg, resume_step, run.key)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
         if not checkpoint:

@@ -68,7 +68,12 @@ class Remote(Sink):
         self._error: BaseException | str | None = None
         self._told = False
         self._thread = threading.Thread(target=self._work, name=f"nmt-{self.name}", daemon=True)
+        self._has_begun = False
         self._thread.start()
+
+    def begin(self, run: TrackedRun) -> None:
+        super().begin(run)
+        self._has_begun = True
         self._call(self.start)
         records = step_records(run.directory / "metrics.jsonl") if run.resume_step else ()
         missing = [one for one in records if one["step"] <= run.resume_step]
@@ -114,7 +119,8 @@ class Remote(Sink):
         self._call(lambda: self.send_final(step, {name: x for name, x in named.items() if math.isfinite(x)}))
 
     def close(self, error: BaseException | None) -> None:
-        self._call(lambda: self.finish(error is not None))
+        if self._has_begun:
+            self._call(lambda: self.finish(error is not None))
         self._calls.put(None)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive() and self._error is None:

@@ -59,12 +59,12 @@ class TrackedRun:
     """The run directory, whose name is the name of the run."""
     resume_step: int = 0
     """Step of the checkpoint that the training goes on from; 0 for a fresh start."""
-    total_steps: int | None = None
-    """The limit of the run, if it has one in steps."""
     best_metric: str = "loss"
     """Name of the score that picks the best checkpoint; its values are called `valid/NAME`."""
+    total_steps: int | None = None
+    """The limit of the run, if it has one in steps; not known before `begin`."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """The config of the training as nested plain data."""
+    """The config of the training as nested plain data; empty before `begin`."""
 
 
 Rows = Sequence[Sequence[str]]
@@ -84,6 +84,10 @@ class Sink:
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         self.run = run
         self.cfg = cfg
+
+    def begin(self, run: TrackedRun) -> None:
+        """Take all that is known of the run before its first update; until then there are lines and work."""
+        self.run = run
 
     def advance(self, step: int, values: Mapping[str, float], share_done: float | None) -> None:
         """Take note of a step that is not recorded; this is called at every step, and must be cheap."""
@@ -118,8 +122,12 @@ class _Lines(Sink):
 
     def __init__(self, run: TrackedRun, cfg: TrackingConfig):
         super().__init__(run, cfg)
-        self.status = StatusLine(run.best_metric, run.resume_step, run.total_steps)
+        self.status = StatusLine(run.best_metric, run.resume_step)
         self.line_of_work = WorkLine()
+
+    def begin(self, run: TrackedRun) -> None:
+        super().begin(run)
+        self.status.total_steps = run.total_steps
 
     def advance(self, step: int, values: Mapping[str, float], share_done: float | None) -> None:
         self.status.update(step, values, share_done)
@@ -230,6 +238,11 @@ class TensorBoard(Sink):
             self._writer(name)
         if (earlier := run.directory / "tensorboard").is_dir():  # of a run of version 0.1
             self._opened(earlier).close()
+        self._flush()
+
+    def begin(self, run: TrackedRun) -> None:
+        super().begin(run)
+        self._require_space()
         if not run.resume_step:  # a resumed run has recorded the config before
             text = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
             self._add_text("train", "config", literal_markdown(printable(text)), 0)
@@ -355,6 +368,10 @@ class Tracker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._closing.__exit__(kind, error, traceback)
+
+    def begin(self, run: TrackedRun) -> None:
+        """Hand over all that is known of the run before its first update: its length and its config."""
+        self._each(lambda sink: sink.begin(run))
 
     def advance(self, step: int, values: Mapping[str, float], share_done: float | None = None) -> None:
         """Show values of a step; `share_done` in [0, 1] is the share of the run by its nearest limit."""

@@ -26,14 +26,15 @@ WORK_SECONDS = 60.0
 class StatusLine:
     """The newest values of a training, and its time left.
 
-    `best_metric` names the one validation score that the line shows; `total_steps` is the limit of the
-    run, if it has one in steps.
+    `best_metric` names the one validation score that the line shows.
     """
 
-    def __init__(self, best_metric: str, step: int = 0, total_steps: int | None = None):
+    total_steps: int | None = None
+    """The limit of the run, if it has one in steps."""
+
+    def __init__(self, best_metric: str, step: int = 0):
         self.best = f"valid/{best_metric}"
         self.step = step
-        self.total_steps = total_steps
         self.share_done: float | None = None
         self._values: dict[str, float] = {}
         self._start: tuple[float, float] | None = None  # time and share done when this process began

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,8 +100,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 @contextmanager
 def tracking(run: Path, name: str, resume_step: int = 0) -> Iterator[Tracker]:
-    tracked = TrackedRun(run, resume_step, config=CONFIG)
+    tracked = TrackedRun(run, resume_step)
     with Tracker(tracked, TrackingConfig(["jsonl", name], project="mine")) as tracker:
+        tracker.begin(replace(tracked, config=CONFIG))
         yield tracker
 
 
@@ -179,6 +181,12 @@ def test_a_training_that_goes_on_adds_to_the_same_run_without_doubled_points(
     with tracking(run, name) as tracker:  # from the start: another run
         tracker.log(1, {"train/loss": 9.0})
     assert ("train/loss", 1, 9.0) in server.points
+
+
+def test_a_training_that_ends_before_its_first_update_has_no_run(tmp_path: Path, server: Server) -> None:
+    with contextlib.suppress(KeyboardInterrupt), Tracker(TrackedRun(tmp_path), TrackingConfig(["wandb"])):
+        raise KeyboardInterrupt
+    assert server.calls == []
 
 
 def test_a_damaged_state_is_named(tmp_path: Path, server: Server) -> None:

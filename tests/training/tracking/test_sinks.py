@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,9 +77,11 @@ def tracking(
     """Yield a tracker on `console`, by default with all sinks, of a run that chooses checkpoints by BLEU."""
     cfg = TrackingConfig() if sinks is None else TrackingConfig(sinks)
     run = TrackedRun(run_dir, **({"best_metric": "bleu"} | facts))
+    opened = replace(run, total_steps=None, config={})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display, "Console", lambda stderr: console or plain())
-        with Tracker(run, cfg) as tracker:
+        with Tracker(opened, cfg) as tracker:
+            tracker.begin(run)
             yield tracker
 
 
@@ -735,6 +738,22 @@ def test_a_sink_is_one_row(
     assert second.of("advance")[0] == (2, {"valid/bleu": last_score})  # shown again after the resume
     (line,) = [line for line in train_log(run) if line.startswith("step 4/4 ")]
     assert f"  bleu {last_score:.2f}" in line
+
+
+def test_sinks_know_the_length_and_the_numbers_that_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first start, too, which finds them when the sinks are open."""
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Collector, "made", [])
+    monkeypatch.setitem(SINKS, "collector", Collector)
+    run, sinks = tmp_path / "run", "tracking.sinks=[collector,train_log]"
+    assert main(["train", f"run={run}", *TOY, sinks, "trainer.max_steps='1 epoch'"]) == 0
+    (sink,) = Collector.made
+    trainer, steps = sink.run.config["trainer"], sink.run.total_steps
+    assert (trainer["max_steps"], trainer["epoch_steps"]) == ("1 epoch", steps)
+    assert trainer["update_tokens"] > 0
+    assert any(line.startswith(f"step 2/{steps} ") for line in train_log(run))
 
 
 @pytest.mark.fault(16)
