@@ -227,7 +227,9 @@ def test_two_processes_compute_the_gradients_of_one(
 
     def update(world: World) -> dict[str, Any]:
         made = trainer(world, parallel, objective=objective(), measures=list(MEASURES), accumulate=3)
-        made._update(made.pairs_of_epoch(1, 0).part(0), [np.arange(13), np.arange(13, 20), np.arange(20, 21)])
+        made._update(
+            made.epochs.pairs_of_epoch(1, 0).part(0), [np.arange(13), np.arange(13, 20), np.arange(20, 21)]
+        )
         made._read()
         return outcome(made)
 
@@ -268,7 +270,7 @@ def test_layers_are_gathered_in_bf16_and_gradients_summed_in_fp32(trainer: Any, 
                     kinds[name] = str(called.get_parameter(weight).dtype)
 
                 module.register_forward_pre_hook(note)
-            made.gradients.add(made.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 21)], 1)
+            made.gradients.add(made.epochs.pairs_of_epoch(1, 0), [np.arange(13), np.arange(13, 21)], 1)
             gradients = {name: whole(x.grad) for name, x in model.named_parameters()}
         types = {str(x.dtype) for x in [*gradients.values(), *model.parameters()]}
         return [kinds, sorted(types), {name: x.flatten().tolist() for name, x in gradients.items()}]
@@ -288,7 +290,7 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
         objective = build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), no_other_model)
         made = trainer(world, objective=objective, ema_decay=0.9)
         for start in (0, 10):
-            made._update(made.pairs_of_epoch(1, 0).part(0), [np.arange(start, start + 10)])
+            made._update(made.epochs.pairs_of_epoch(1, 0).part(0), [np.arange(start, start + 10)])
         made._read()
         return outcome(made)
 
@@ -353,13 +355,13 @@ def test_processes_are_in_the_same_stage(trainer: Any, pairs: EncodedPairs, tmp_
 
     def fit(world: World) -> dict[str, Any]:
         made = trainer(world, folder=f"run{world.size}", max_steps=5)
-        made.stage_ends, found = (3,), []
+        made.epochs.stage_ends, found = (3,), []
 
         def pairs_of_epoch(epoch: int, stage: int) -> EncodedPairs:
             found.append([epoch, stage, made.train_state.step])
             return both[stage]
 
-        made.pairs_of_epoch = pairs_of_epoch
+        made.epochs.pairs_of_epoch = pairs_of_epoch
         with Tracker(TrackedRun(tmp_path), TrackingConfig(sinks=[])) as tracker:
             made.fit(tracker, StopRequest())
         return {**outcome(made), "found": found}
@@ -998,7 +1000,7 @@ def test_all_ranks_take_the_number_that_fits_on_each(
         objective = Limited(1000 if world.rank else 2000)
         size: dict[str, Any] = {"batch_tokens": "auto", "auto_batch_tokens": 64}
         made = trainer(world, objective=objective, optimizer_cfg=optimizer_cfg, **size)
-        made.pairs_of_epoch = lambda epoch, stage: many_pairs()
+        made.epochs.pairs_of_epoch = lambda epoch, stage: many_pairs()
         found: int = made.find_batch_tokens(lambda text: None)
         return found
 

@@ -72,8 +72,8 @@ from nmt.training.parallel_model import ParallelModel
 from nmt.training.recovery import RolledBack
 from nmt.training.tracking.configs import TrackingConfig
 from nmt.training.tracking.sinks import TrackedRun, Tracker
-from nmt.training.train_state import TrainState
-from nmt.training.trainer import Trainer, selected_steps
+from nmt.training.train_state import TrainState, selected_steps
+from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import AverageOf
 
 SHARED_SECONDS = 60.0

@@ -5,15 +5,16 @@ from __future__ import annotations
 from nmt.config.misfits import in_updates
 from nmt.config.roots import TrainConfig, epoch_size, lengths_with_units
 from nmt.data.batches import training_split
-from nmt.data.batches.batching import plan_epoch
 from nmt.data.batches.streaming import closed
 from nmt.data.batches.training_split import Examples, RunFiles, TrainingData
 from nmt.errors import Log
 from nmt.runs.scorers import RunScorers
 from nmt.runs.start import Start
 from nmt.runs.tasks import TASKS
+from nmt.training.epochs import Epochs
 from nmt.training.gradients import num_tokens_of
 from nmt.training.lengths import EpochSize, are_counted
+from nmt.training.train_state import TrainState
 
 
 def prepare(
@@ -44,14 +45,7 @@ def first_epoch(cfg: TrainConfig, data: TrainingData) -> EpochSize:
     with closed(data.pairs_of_epoch):
         epoch = data.pairs_of_epoch(1, 0)
         pairs = epoch.part(0)
-    plan = plan_epoch(
-        pairs.src_lengths,
-        pairs.tgt_lengths,
-        seed=cfg.seed,
-        epoch=1,
-        max_tokens=cfg.trainer.tokens_per_batch,
-        draws=pairs.draws,
-    )
+    plan = Epochs(cfg.trainer, data.pairs_of_epoch, seed=cfg.seed).plan(TrainState(), pairs)
     steps = cfg.trainer.num_updates(len(plan))
     tokens = max(1, round(num_tokens_of(pairs, plan) / max(steps, 1)))
     return EpochSize(None if cfg.data.streaming else steps * epoch.num_parts, tokens)

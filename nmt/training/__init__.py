@@ -15,6 +15,7 @@ Knows models and batches; refuses to know text and BLEU. The modules and rooms i
     flops               Floating-point operations of training, and the utilisation of a GPU.
     statistics          Statistics of updates by name: sums on the device, and measures.
     train_state         Progress of a training, as checkpoints store it.
+    epochs              The batches of a training in their order, from where its state is.
     memory              Batches that do not fit into memory, and what is tried instead.
     auto_batch          Number of tokens in a batch that suits the memory and the speed of the machine.
     saving              Checkpoints written by a thread while the training goes on.

@@ -58,7 +58,7 @@ def update(
     """Update the weights by the gradient of one batch; return its plain loss in nats per target token."""
     amp_step, model = trainer.amp_step, trainer.parallel_model
     phases = phases or Phases(amp_step.device)
-    seed_everything(trainer.seed, step)
+    seed_everything(trainer.gradients.seed, step)
     with phases.phase("data"):
         batch, count = collate(pairs, indices).to(amp_step.device), count_of(pairs, [indices])
     with phases.phase("forward"), amp_step.autocast():

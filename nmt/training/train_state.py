@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from nmt.errors import UserError
 from nmt.files import misfits
+from nmt.training.trainer_config import AverageOf, TrainerConfig
 
 
 class Place(NamedTuple):
@@ -104,6 +105,10 @@ class TrainState:
         """Where the training is in the data."""
         return Place(self.epoch, self.part, self.batch, self.digest)
 
+    def begin_epoch(self) -> None:
+        """Leave the current epoch."""
+        self.epoch, self.part, self.batch = self.epoch + 1, 0, 0
+
     def best_steps(self, among: Sequence[int] | None = None) -> list[int]:
         """Return the validated steps, the highest `rank` first, the earlier of equals first."""
         steps = sorted(map(int, self.scores))
@@ -133,6 +138,26 @@ class TrainState:
     def count(self, **sums: float) -> None:
         """Add `sums` to the sums of the window."""
         self.window |= {key: self.window.get(key, 0.0) + value for key, value in sums.items()}
+
+
+def kept_steps(saved: Sequence[int], state: TrainState, cfg: TrainerConfig) -> set[int]:
+    """Return which of the `saved` steps to keep: the last one, the newest and the best."""
+    newest = selected_steps(AverageOf.last, cfg.keep_last, saved, state, cfg)
+    best = selected_steps(AverageOf.best, cfg.keep_best, saved, state, cfg)
+    return {saved[-1], *newest, *best}
+
+
+def selected_steps(
+    which: AverageOf, count: int, saved: Sequence[int], state: TrainState, cfg: TrainerConfig
+) -> list[int]:
+    """Return the `count` newest or best of the `saved` steps, in ascending order.
+
+    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
+    """
+    if which is AverageOf.best:
+        return sorted(state.best_steps(among=saved)[:count])
+    regular = [step for step in saved if state.is_regular(step, cfg.save_every_steps, cfg.keep_best)]
+    return regular[-count:]
 
 
 def _step(name: str) -> int:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
@@ -24,12 +23,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from nmt.data.batches.batching import Indices, Plan, plan_epoch
+from nmt.data.batches.batching import Indices, Plan
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
 from nmt.files import misfits, write_json
-from nmt.runtime import MixedPrecisionStep, derive_seed, whole
+from nmt.runtime import MixedPrecisionStep, whole
 from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
 from nmt.training.agreement import Agreement, drift
@@ -37,6 +36,7 @@ from nmt.training.auto_batch import Room, Trial, search
 from nmt.training.changes import Changes
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.crowding import Crowding
+from nmt.training.epochs import Epochs
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
 from nmt.training.optimizers.optimizer import kept_bytes
@@ -56,7 +56,7 @@ from nmt.training.statistics import (
 )
 from nmt.training.tracking.sinks import Tracker
 from nmt.training.tracking.status_line import validation_line
-from nmt.training.train_state import Place, TrainState
+from nmt.training.train_state import Place, TrainState, kept_steps, selected_steps
 from nmt.training.trainer_config import AUTO, AverageOf, OnNonfinite, TrainerConfig
 
 ROOM = 2.5
@@ -106,11 +106,9 @@ class Trainer:
         )
         self.parameters = dict(parallel_model.trained.named_parameters())
         self.meter = Meter(parallel_model.model, amp_step.device, amp_step.precision)
-        self.pairs_of_epoch = pairs_of_epoch
-        self.stage_ends = stage_ends
+        self.epochs = Epochs(cfg, pairs_of_epoch, seed=seed, stage_ends=stage_ends, world=world)
         self.validate = validate
         self.store = store
-        self.seed = seed
         self.score_name = f"valid/{cfg.best_metric}"
         self.sign = 1 if higher_is_better else -1
         self.world = world
@@ -131,8 +129,6 @@ class Trainer:
         self.crowding = Crowding(amp_step.device)
         self._stop = StopRequest()  # of no signal, until `fit` gets that of the command
         self._agreed_signal = 0
-        self._epoch: InParts | None = None
-        self._batches_in_part = 1
         self._started = time.perf_counter()
         self._unread: dict[int, Unread] = {}  # by step
         self._places: dict[int, Place] = {}  # where the data of these updates end
@@ -180,8 +176,8 @@ class Trainer:
             while not self.finished():
                 pairs = self._pairs()
                 plan = self.plan(pairs)
-                self._require_same(pairs, len(plan))
-                for group in self._groups(plan):
+                self.epochs.require_same(self.train_state, pairs, len(plan))
+                for group in self.epochs.groups(self.train_state, plan):
                     self._deal()
                     self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
                     self._update(pairs, group)
@@ -198,46 +194,18 @@ class Trainer:
             )
         return self.train_state
 
-    def _groups(self, plan: Plan) -> Iterator[Sequence[Indices]]:
-        """Yield the batches of each update, from where the training is in the plan."""
-        while (done := self.train_state.batch) < len(plan):
-            yield plan[done : done + self.cfg.accumulate_at(self.train_state.step + 1)]
-
     def _deal(self) -> None:
         """Have the next update dealt to the processes as the config says, and earlier versions did."""
         deals_rows = self.train_state.sorts_by_target  # of every batch
         self.gradients.deal(1 if deals_rows else self.cfg.accumulate_at(self.train_state.step + 1))
 
-    @property
-    def stage(self) -> int:
-        """The stage of the next update, from 0: a function of the number of updates alone."""
-        return bisect_right(self.stage_ends, self.train_state.step)
-
     def _pairs(self) -> EncodedPairs:
-        """Return the pairs of the current part, unless a signal arrives while the epoch is encoded."""
-        train_state = self.train_state
-        if self._epoch is None or not train_state.part:
-            self._epoch = None  # sampled pairs of the epoch before take room on the disk
-            self._epoch = self._stop.unless_stopped(
-                lambda: self.pairs_of_epoch(train_state.epoch, self.stage)
-            )
+        """Return the pairs to train on next, unless a signal arrives while they are encoded."""
+        is_open = self.epochs.open(self.train_state, self._stop)
         self._agree()
-        if self._stopping or self._epoch is None:
+        if self._stopping or not is_open:
             self._save_and_leave()
-        if train_state.sorts_by_target and self._epoch.num_parts > 1:
-            raise UserError(
-                "an earlier version of nmt began this run, and read so many pairs in another order; "
-                "go on with that version, or start a new run: init=RUN keeps the weights"
-            )
-        if train_state.part >= self._epoch.num_parts:
-            done = f"part {train_state.part} of {self._epoch.num_parts}"
-            raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
-        pairs = self._epoch.part(train_state.part)
-        if self._epoch.num_parts == 1 and pairs.weights is not None and not pairs.weights.any():
-            raise UserError(
-                "the weight of each training pair is 0, so that none is learnt; check the weights of the data"
-            )
-        return pairs
+        return self.epochs.pairs(self.train_state)
 
     def _lacks_score(self) -> bool:
         """Return whether this step is to be validated, and is not yet."""
@@ -245,41 +213,9 @@ class Trainer:
         is_due = step > 0 and step % self.cfg.eval_every_steps == 0
         return is_due and str(step) not in self.train_state.scores
 
-    def _require_same(self, pairs: EncodedPairs, num_batches: int) -> None:
-        """Raise `UserError` unless all ranks have these pairs, and the epoch began with them or follows them.
-
-        In a stream, a stage has buffers of its own, which follow none of the stage before.
-        """
-        train_state = self.train_state
-        has_begun = train_state.part or train_state.batch
-        known = pairs.digest if has_begun else pairs.digest_before
-        begins_stage = not has_begun and train_state.step in self.stage_ends
-        if pairs.digest != self.world.broadcast(pairs.digest):
-            raise UserError(
-                f"rank {self.world.rank} reads other training data than rank 0; give all ranks the same data"
-            )
-        if has_begun and not train_state.digest:
-            # A version without digests began the epoch; its sampled pairs may have made more batches.
-            train_state.batch = min(train_state.batch, num_batches - 1)
-        elif train_state.digest and known not in (None, train_state.digest) and not begins_stage:
-            raise UserError(f"the training data has changed since step {train_state.step}; start a new run")
-        elif train_state.batch >= num_batches > 0:
-            done = f"batch {train_state.batch} of {num_batches}"
-            raise UserError(f"state.json of the checkpoint is after {done} of an epoch")
-        train_state.digest = pairs.digest
-
     def plan(self, pairs: EncodedPairs, max_tokens: int | None = None) -> Plan:
-        """Return the batches of the current part, of `max_tokens` instead of those of the config."""
-        part = self.train_state.part
-        return plan_epoch(
-            pairs.src_lengths,
-            pairs.tgt_lengths,
-            seed=derive_seed(self.seed, "part", part) if part else self.seed,
-            epoch=self.train_state.epoch,
-            max_tokens=max_tokens or self.cfg.tokens_per_batch,
-            draws=pairs.draws,
-            by_target=self.train_state.sorts_by_target,
-        )
+        """Return the batches of the pairs to train on next, of `max_tokens` in place of the config's."""
+        return self.epochs.plan(self.train_state, pairs, max_tokens)
 
     def share_done(self) -> float:
         """Return the share of the nearest limit that is used up, from 0 to 1 and above."""
@@ -314,7 +250,7 @@ class Trainer:
             self.changes.make(step, self.log)
         batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)
-        self._unread[step] = Unread(pairs, batches, train_state.epoch, self._pairs_of(pairs))
+        self._unread[step] = Unread(pairs, batches, train_state.epoch, self.epochs.named(train_state, pairs))
         update = Update(self.parameters, self.amp_step.clip())
         unusable = self.statistics.end_update(step, num_tokens, update)
         self.amp_step.step(self.learning_rate(step), unusable)
@@ -326,21 +262,12 @@ class Trainer:
         flops = self.meter.flops(src_tokens, num_tokens)
         train_state.count(tokens=num_tokens, steps=1, seconds=seconds, flops=flops)
 
-    def _pairs_of(self, pairs: EncodedPairs) -> str:
-        """Return what the numbers of the current pairs count in, in words."""
-        train_state = self.train_state
-        if pairs.digest_before is not None:
-            return f"buffer {train_state.epoch}"
-        if self._epoch and self._epoch.num_parts > 1:
-            return f"part {train_state.part + 1} of epoch {train_state.epoch}"
-        return "the training data"
-
     def find_batch_tokens(self, log: Log) -> int:
         """Return the number of tokens that `trainer.batch_tokens=auto` stands for, and log why.
 
         The trainer is not to be used for anything else. The smallest number is that of its config.
         """
-        pairs, on_cpu = self.pairs_of_epoch(1, 0).part(0), self.amp_step.device.type == "cpu"
+        pairs, on_cpu = self.epochs.pairs_of_epoch(1, 0).part(0), self.amp_step.device.type == "cpu"
         room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
 
         def trial(size: int) -> Trial:
@@ -417,9 +344,9 @@ class Trainer:
             what = f"{reason}. Going back to step {saved[-1]}, and on with the data behind that update"
             self.log(f"{what} (return {train_state.rollbacks + 1} of at most {most})")
             self.world.barrier()  # all ranks have seen the same checkpoints
-            if bisect_right(self.stage_ends, saved[-1]) != self.stage:
+            if self.epochs.stage_after(saved[-1]) != self.epochs.stage_after(train_state.step):
                 if train_state.part or train_state.batch:
-                    self._begin_epoch()  # no epoch spans two stages
+                    train_state.begin_epoch()  # no epoch spans two stages
                 train_state.digest = ""  # nor does one follow that of another stage
             if self.world.is_main:
                 go_back(self.store, saved[-1], train_state)
@@ -491,32 +418,25 @@ class Trainer:
         """Return the means over the window, under the names of metrics.jsonl."""
         train_state, window = self.train_state, self.train_state.window
         values = means(window) | self.meter.rates(window["flops"] / self.world.size, window["seconds"])
-        done = train_state.part + train_state.batch / self._batches_in_part
-        epoch = train_state.epoch - 1 + done / (self._epoch.num_parts if self._epoch else 1)
-        values |= {"lr": self.learning_rate(train_state.step), "epoch": epoch, "tokens": train_state.tokens}
-        values["seconds"] = round(train_state.seconds, 3)
+        values |= {"lr": self.learning_rate(train_state.step), "epoch": self.epochs.num_done(train_state)}
+        values |= {"tokens": train_state.tokens, "seconds": round(train_state.seconds, 3)}
         values |= gpu_memory(self.amp_step.device)
         if self.amp_step.precision is Precision.fp16:
             values |= {"overflows": window["overflows"], "loss_scale": self.amp_step.scaler.get_scale()}
-        if self.stage_ends:
-            values["stage"] = bisect_left(self.stage_ends, train_state.step) + 1  # of this update
+        if self.epochs.stage_ends:
+            values["stage"] = self.epochs.stage_of(train_state.step) + 1
         counts = {name: getattr(train_state, name) for name in ("splits", "skips", "rollbacks")}
         values |= {name: count for name, count in counts.items() if count}
         return {f"train/{name}": value for name, value in values.items()}
 
     def _move_on(self, num_batches: int, batches_in_part: int) -> None:
         """Count `num_batches` of the plan as done; where it ends, begin the next part, or the next epoch."""
-        train_state, self._batches_in_part = self.train_state, batches_in_part
-        train_state.batch += num_batches
-        ends_stage = train_state.step in self.stage_ends
-        if train_state.batch == batches_in_part:
-            train_state.part, train_state.batch = train_state.part + 1, 0
-        if ends_stage or train_state.part == (self._epoch.num_parts if self._epoch else 1):
-            self._begin_epoch()
+        train_state = self.train_state
+        self.epochs.move_on(train_state, num_batches, batches_in_part)
         self._places[train_state.step] = train_state.place
-        if ends_stage:
+        if train_state.step in self.epochs.stage_ends:
             self.gradients.has_tried = False  # the next stage may have larger batches
-        if self.agreement.is_due(self.train_state.step):
+        if self.agreement.is_due(train_state.step):
             self._agree()
 
     def _agree(self) -> None:
@@ -528,10 +448,6 @@ class Trainer:
             self._stop.signal = signal.Signals(agreed.signal)
         if agreed.save_is_over:
             self.saves.finish()
-
-    def _begin_epoch(self) -> None:
-        self.train_state.epoch += 1
-        self.train_state.part = self.train_state.batch = 0
 
     @property
     def _stopping(self) -> bool:
@@ -644,23 +560,3 @@ class Trainer:
         except TrainingStopped as error:
             return str(error)
         return None
-
-
-def kept_steps(saved: Sequence[int], state: TrainState, cfg: TrainerConfig) -> set[int]:
-    """Return which of the `saved` steps to keep: the last one, the newest and the best."""
-    newest = selected_steps(AverageOf.last, cfg.keep_last, saved, state, cfg)
-    best = selected_steps(AverageOf.best, cfg.keep_best, saved, state, cfg)
-    return {saved[-1], *newest, *best}
-
-
-def selected_steps(
-    which: AverageOf, count: int, saved: Sequence[int], state: TrainState, cfg: TrainerConfig
-) -> list[int]:
-    """Return the `count` newest or best of the `saved` steps, in ascending order.
-
-    An interruption may save any step, so that only steps that an uninterrupted run saves count as newest.
-    """
-    if which is AverageOf.best:
-        return sorted(state.best_steps(among=saved)[:count])
-    regular = [step for step in saved if state.is_regular(step, cfg.save_every_steps, cfg.keep_best)]
-    return regular[-count:]

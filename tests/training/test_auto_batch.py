@@ -102,14 +102,14 @@ def test_the_search_ends_in_time() -> None:
 def test_a_trainer_finds_what_fits(trainer: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients_module, "TIMED_SECONDS", 0)
     made = trainer(objective=Limited(2000), batch_tokens="auto", auto_batch_tokens=200)
-    made.pairs_of_epoch = lambda epoch, stage: many_pairs()
+    made.epochs.pairs_of_epoch = lambda epoch, stage: many_pairs()
     log: list[str] = []
     found = made.find_batch_tokens(log.append)
     assert 1280 <= found <= 2000
     assert log[0].startswith(f"trainer.batch_tokens=auto is {found:,} tokens: ")
     assert made.train_state.step == 0
     made = trainer(objective=Limited(2000), batch_tokens=found, max_steps=1)
-    made.pairs_of_epoch = lambda epoch, stage: many_pairs()
+    made.epochs.pairs_of_epoch = lambda epoch, stage: many_pairs()
     made.gradients.try_largest(many_pairs(), made.plan(many_pairs()), 1)
 
 

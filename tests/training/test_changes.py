@@ -60,7 +60,7 @@ def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable
     fit(made)
     factors = [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
     assert learning_rates == [f * usual.learning_rate(step) for step, f in enumerate(factors, 1)]
-    batches = len(made.plan(made.pairs_of_epoch(1, 0).part(0)))
+    batches = len(made.plan(made.epochs.pairs_of_epoch(1, 0).part(0)))
     assert batches == 8  # 1 + 1 + 2 + 2 + 2, then an epoch from the sixth update on
     assert found == [
         (1, 1, 1, 0.3),

@@ -189,7 +189,7 @@ def test_memory_that_really_ends(
 
     def body() -> None:
         made = trainer(batch_tokens=16 * length, max_steps=1)
-        made.pairs_of_epoch = lambda epoch, stage: long
+        made.epochs.pairs_of_epoch = lambda epoch, stage: long
         in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (in_use + megabytes * 2**20,) * 2)
         ballast = []  # in whatever the tests before have left free

@@ -31,7 +31,7 @@ def parted(trainer: Factory, pairs: EncodedPairs, monkeypatch: pytest.MonkeyPatc
     def build(folder: str = "run", seed: int = 1, **fields: object) -> Trainer:
         made = trainer(folder=folder, **fields)
         of_epoch = epochs_of([pairs], [1.0], seed)
-        made.pairs_of_epoch = lambda epoch, stage: of_epoch(epoch)
+        made.epochs.pairs_of_epoch = lambda epoch, stage: of_epoch(epoch)
         return made
 
     return build
@@ -57,7 +57,7 @@ def test_a_fault_says_in_which_part_its_pairs_are(
 ) -> None:
     """Pairs have numbers of their own in each part, and in each buffer of a stream."""
     plan = parted("plan")
-    step = len(plan.plan(plan.pairs_of_epoch(1, 0).part(0))) + 1
+    step = len(plan.plan(plan.epochs.pairs_of_epoch(1, 0).part(0))) + 1
     with pytest.raises(TrainingStopped, match=rf"^step {step}: .* for the pairs .* of part 2 of epoch 1\."):
         fit(parted(objective=Faulty(step)))
     streamed = trainer(folder="stream", objective=Faulty(1))

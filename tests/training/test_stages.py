@@ -30,8 +30,8 @@ def staged(trainer: Factory, pairs: EncodedPairs) -> Staged:
 
     def build(stage_ends: Sequence[int] = (END,), **fields: Any) -> Trainer:
         made = trainer(**({"max_steps": 30, "eval_every_steps": 100, "dropout": 0.2} | fields))
-        made.pairs_of_epoch = lambda epoch, stage: both[stage % 2]
-        made.stage_ends = stage_ends
+        made.epochs.pairs_of_epoch = lambda epoch, stage: both[stage % 2]
+        made.epochs.stage_ends = stage_ends
         return made
 
     return build
@@ -111,7 +111,7 @@ def test_a_return_to_the_stage_before_goes_on_with_an_epoch_that_it_has_not_seen
     rollback = {"on_nonfinite": OnNonfinite.rollback, "save_every_steps": 6, "max_steps": 12}
     first = staged(objective=Faulty(9), **rollback)
     for number in (0, 1):
-        first.pairs_of_epoch(1, number).part(0).digest_before = "the stage before has others"
+        first.epochs.pairs_of_epoch(1, number).part(0).digest_before = "the stage before has others"
     epochs = watched(first)
     with pytest.raises(RolledBack, match="Going back to step 6"):
         fit(first)

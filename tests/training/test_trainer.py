@@ -33,8 +33,8 @@ from nmt.training.optimizers.schedule_configs import PlateauConfig
 from nmt.training.saving import Saves
 from nmt.training.tracking.configs import TrackingConfig
 from nmt.training.tracking.sinks import TrackedRun, Tracker
-from nmt.training.train_state import TrainState
-from nmt.training.trainer import Trainer, kept_steps, selected_steps
+from nmt.training.train_state import TrainState, kept_steps, selected_steps
+from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import AverageOf, TrainerConfig
 from tests.training.objectives.test_objective import consistency, cross_entropy, mean_teacher
 from tests.training.test_checkpoint import CALLS, run_until_call
@@ -106,7 +106,7 @@ def test_a_buffer_of_a_stream_follows_the_one_before(trainer: Factory, pairs: En
     for ends, before in (((), "one"), ((end,), "other")):
         pairs.digest, pairs.digest_before = "two", before
         resumed = trainer(folder=before, max_steps=end + 1)
-        resumed.train_state, resumed.stage_ends = replace(first), ends
+        resumed.train_state, resumed.epochs.stage_ends = replace(first), ends
         assert fit(resumed).digest == "two"
     resumed = trainer(folder="resumed", max_steps=end + 1)
     resumed.train_state = first
@@ -146,7 +146,7 @@ def test_the_last_step_is_validated_and_saved(trainer: Factory) -> None:
 def test_a_training_without_weights_is_refused(trainer: Factory, pairs: EncodedPairs) -> None:
     made = trainer(max_steps=1)
     nothing = EncodedPairs(pairs.src, pairs.tgt, weights=np.zeros(len(pairs), np.float32))
-    made.pairs_of_epoch = lambda epoch, *stage: nothing
+    made.epochs.pairs_of_epoch = lambda epoch, *stage: nothing
     with pytest.raises(UserError, match="the weight of each training pair is 0"):
         fit(made)
 
@@ -245,9 +245,9 @@ def assert_same(one: Trainer, other: Trainer) -> None:
 
 def update(trainer: Trainer, count: int) -> None:
     """Do `count` updates of the first epoch and nothing else."""
-    pairs = trainer.pairs_of_epoch(1, 0).part(0)
+    pairs = trainer.epochs.pairs_of_epoch(1, 0).part(0)
     plan = trainer.plan(pairs)
-    trainer._require_same(pairs, len(plan))
+    trainer.epochs.require_same(trainer.train_state, pairs, len(plan))
     for batch in plan[trainer.train_state.batch :][:count]:
         trainer._update(pairs, [batch])
         trainer._move_on(1, len(plan))
@@ -406,7 +406,9 @@ class Told(World):
 @pytest.mark.fault(12)
 def test_all_ranks_decide_alike_about_a_failed_save(trainer: Factory) -> None:
     made = trainer(**SAVING)
-    made._update(made.pairs_of_epoch(1, 0).part(0), made.plan(made.pairs_of_epoch(1, 0).part(0))[:1])
+    made._update(
+        made.epochs.pairs_of_epoch(1, 0).part(0), made.plan(made.epochs.pairs_of_epoch(1, 0).part(0))[:1]
+    )
     made.saves = Saves(Told(rank=1, size=2))
     lines: list[str] = []
     made.saves.log = lines.append
@@ -500,7 +502,7 @@ Step 16 ends an epoch; it is validated, but no run saves it that is not interrup
 
 def signalled(made: Trainer, phase: str) -> Trainer:
     """Make `phase` send a signal in a trainer that does as any other does."""
-    pairs_of_epoch, add_gradients, write = made.pairs_of_epoch, made.gradients.add, made.store.save
+    pairs_of_epoch, add_gradients, write = made.epochs.pairs_of_epoch, made.gradients.add, made.store.save
     due, arrived = {"validation": 12, "end": 21}.get(phase, 0), threading.Event()
 
     def send(happens: bool) -> None:
@@ -530,7 +532,7 @@ def signalled(made: Trainer, phase: str) -> Trainer:
             assert arrived.wait(60)
         write(checkpoint)
 
-    made.validate, made.pairs_of_epoch = validate, encode
+    made.validate, made.epochs.pairs_of_epoch = validate, encode
     made.gradients.add, made.store.save = add, save  # type: ignore[method-assign,assignment]
     return made
 
@@ -573,7 +575,7 @@ def test_a_signal_in_any_phase_changes_nothing_at_the_end(trainer: Factory, phas
 
 def test_a_signal_before_the_first_update_saves_nothing(trainer: Factory) -> None:
     made = trainer(max_steps=4)
-    made.pairs_of_epoch = lambda epoch, stage: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[assignment,return-value]
+    made.epochs.pairs_of_epoch = lambda epoch, stage: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[assignment,return-value]
     run = TrackedRun(made.store.directory.parent)
     message = "^stopped by SIGTERM; the same command takes it up again$"
     with (
@@ -658,7 +660,10 @@ def test_a_window_of_an_earlier_version_goes_on(trainer: Factory) -> None:
     del checkpoint.state["progress"]["sorts_by_target"]
     second.resume(checkpoint)
     assert second.train_state.window.keys() == {"tgt_positions", *old} - {"positions"}
-    second._update(second.pairs_of_epoch(1, 0).part(0), second.plan(second.pairs_of_epoch(1, 0).part(0))[1:2])
+    second._update(
+        second.epochs.pairs_of_epoch(1, 0).part(0),
+        second.plan(second.epochs.pairs_of_epoch(1, 0).part(0))[1:2],
+    )
     second._read()
     window, tokens = second.train_state.window, second.train_state.tokens - first.train_state.tokens
     assert window.keys() == {"src_tokens", "src_positions", "tgt_positions", *old} - {"positions"}
@@ -671,7 +676,7 @@ def test_a_run_of_an_earlier_version_keeps_its_batches(trainer: Factory) -> None
     """In their old order, also after it was saved and resumed once more; several ranks deal their rows."""
     first = trainer(max_steps=1, accumulate=2)
     fit(first)
-    pairs = first.pairs_of_epoch(1, 0).part(0)
+    pairs = first.epochs.pairs_of_epoch(1, 0).part(0)
     lengths = pairs.src_lengths, pairs.tgt_lengths
     old = list(map(list, plan_epoch(*lengths, seed=1, epoch=1, max_tokens=40, by_target=True)))
     assert list(map(list, first.plan(pairs))) != old
@@ -713,7 +718,9 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) ->
 def test_resuming_below_a_lowered_limit_scores_what_there_is(trainer: Factory) -> None:
     """A run that was stopped before its first validation, and is then told to stop even earlier."""
     first = trainer(max_steps=6, eval_every_steps=100, save_every_steps=100)
-    first._update(first.pairs_of_epoch(1, 0).part(0), first.plan(first.pairs_of_epoch(1, 0).part(0))[:1])
+    first._update(
+        first.epochs.pairs_of_epoch(1, 0).part(0), first.plan(first.epochs.pairs_of_epoch(1, 0).part(0))[:1]
+    )
     first.save()
     second = trainer(max_steps=1)
     checkpoint = second.store.latest(pytest.fail)
