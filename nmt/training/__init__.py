@@ -22,7 +22,7 @@ Knows models and batches; refuses to know text and BLEU. The modules and rooms i
     crowding            Cores that other programs use, told of where threads wait for them.
     agreement           What several processes agree on between updates, and whether they train one model.
     recovery            What follows a loss, a gradient or weights that are not finite.
-    changes             Values that change at certain updates: dropout and accumulation.
+    dropout_rates       The dropout rates of a model, which may change at certain updates.
     gradients           The gradients of an update: batch by batch, in parts where memory ends.
     trainer             The update; when to validate, save and stop.
     rehearsal           A training looked at: single updates, their loss, time and memory.

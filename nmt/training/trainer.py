@@ -33,9 +33,9 @@ from nmt.runtime_config import Precision
 from nmt.signals import StopRequest
 from nmt.training.agreement import Agreement, drift
 from nmt.training.auto_batch import Room, Trial, search
-from nmt.training.changes import Changes
 from nmt.training.checkpoint import Checkpoint, CheckpointStore, num_bytes
 from nmt.training.crowding import Crowding
+from nmt.training.dropout_rates import DropoutRates
 from nmt.training.epochs import Epochs
 from nmt.training.flops import Meter
 from nmt.training.gradients import Gradients, num_tokens_of
@@ -122,7 +122,7 @@ class Trainer:
             accumulate=cfg.accumulate,
             world=world,
         )
-        self.changes = Changes(cfg, parallel_model.trained) if cfg.changes else None
+        self.dropout_rates = DropoutRates(cfg, parallel_model.trained) if cfg.changes else None
         self.log: Log = warn
         self.saves = Saves(world)
         self.agreement = Agreement(world)
@@ -246,8 +246,8 @@ class Trainer:
         step = train_state.step + 1
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = num_tokens_of(pairs, group)
-        if self.changes:
-            self.changes.make(step, self.log)
+        if self.dropout_rates:
+            self.dropout_rates.follow(step, self.log)
         batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)
         self._unread[step] = Unread(pairs, batches, train_state.epoch, self.epochs.named(train_state, pairs))

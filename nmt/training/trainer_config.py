@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from nmt.checks import at_least, finite, not_negative, positive, within
@@ -152,7 +153,7 @@ class TrainerConfig:
         at_least(self, "trainer", 1, "accumulate", "keep_last", "keep_best", "auto_batch_tokens")
         at_least(self, "trainer", 1, "epoch_steps", "update_tokens")
         self._require_batch_tokens()
-        steps = [change.step for change in self.all_changes()]
+        steps = [change.step for change in self.all_changes]
         if steps != sorted(set(steps)):
             raise UserError(
                 f"trainer.changes must be in ascending order of their steps, but these are {steps}"
@@ -179,18 +180,18 @@ class TrainerConfig:
                 f"set {key}={self.average}"
             )
 
+    @cached_property
     def all_changes(self) -> list[Change]:
-        """Return `changes`, checked."""
+        """The entries of `changes`, checked."""
         return [Change.of(f"trainer.changes[{i}]", entry) for i, entry in enumerate(self.changes or [])]
 
     def changes_until(self, step: int) -> list[Change]:
         """Return the changes that hold in update `step`, or held before it."""
-        return [change for change in self.all_changes() if change.step <= step]
+        return [change for change in self.all_changes if change.step <= step]
 
     def accumulate_at(self, step: int) -> int:
         """Return the number of batches of update `step`."""
-        values = [x.accumulate for x in self.changes_until(step) if x.accumulate is not None]
-        return values[-1] if values else self.accumulate
+        return int(self._in_force("accumulate", step, self.accumulate))
 
     def num_updates(self, batches: int) -> int:
         """Return the number of updates that the first `batches` of a training make."""
@@ -208,13 +209,16 @@ class TrainerConfig:
 
     def dropout_factor_at(self, step: int) -> float:
         """Return the factor on all dropout rates in update `step`."""
-        factors = [x.dropout_factor for x in self.changes_until(step) if x.dropout_factor is not None]
-        return factors[-1] if factors else 1.0
+        return self._in_force("dropout_factor", step, 1.0)
 
     def rate_factor_at(self, step: int) -> float:
         """Return the factor on the learning rate of update `step`."""
-        factors = [x.rate_factor for x in self.changes_until(step) if x.rate_factor is not None]
-        return factors[-1] if factors else 1.0
+        return self._in_force("rate_factor", step, 1.0)
+
+    def _in_force(self, name: str, step: int, default: float) -> float:
+        """Return the value of a key of `changes` in update `step`, or the `default` before the first."""
+        values = [getattr(change, name) for change in self.changes_until(step)]
+        return next((value for value in reversed(values) if value is not None), default)
 
     def _require_batch_tokens(self) -> None:
         """Raise `UserError` unless `batch_tokens` is a number or auto, and the number of auto is for auto."""

@@ -230,7 +230,7 @@ def _lines_on_time(session: Session, found: Excerpt, seconds: float, cfg: Traine
     """Yield the times of an update, of an epoch and of the training; `seconds` are those of a batch."""
     size, tokens = len(session.plan), session.pairs.tgt_lengths.sum() / len(session.plan)
     of_update = seconds * cfg.accumulate
-    later = ", at first" if any(change.accumulate for change in cfg.all_changes()) else ""
+    later = ", at first" if any(change.accumulate for change in cfg.all_changes) else ""
     yield f"time        {of_update:.3f} s an update{later}, {tokens / seconds:,.0f} target tokens per second"
     more = "" if found.is_whole else f" for every {found.num_pairs:,} pairs"
     yield f"epoch       {cfg.num_updates(size):,} updates{more}"

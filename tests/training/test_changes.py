@@ -16,7 +16,7 @@ from nmt.layers.blocks import Dropout
 from nmt.models.base import TranslationModel
 from nmt.training.adapting.configs import LoraConfig
 from nmt.training.adapting.lora import Lora
-from nmt.training.changes import Changes
+from nmt.training.dropout_rates import DropoutRates
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import TrainerConfig
 from tests.training.test_trainer import fit, resumed, weights
@@ -71,9 +71,9 @@ def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable
         (6, 3, 3, 0.0),
         (7, 3, 3, 0.0),
     ]
-    made.changes = Changes(made.cfg, made.parallel_model.trained)
-    made.changes.make(6, log.append)
-    made.changes.make(7, log.append)
+    made.dropout_rates = DropoutRates(made.cfg, made.parallel_model.trained)
+    made.dropout_rates.follow(6, log.append)
+    made.dropout_rates.follow(7, log.append)
     values = "accumulate=3 and dropout_factor=0.0 and rate_factor=0.1"
     assert log == [f"step 6: from here on with {values} (trainer.changes)"]
 
@@ -117,14 +117,14 @@ def test_kernels_and_compiled_code_see_the_rate(
     tiny_model: Callable[..., TranslationModel], compiled: bool
 ) -> None:
     model = tiny_model(dropout=0.5).train()
-    changes = Changes(TrainerConfig(**CHANGES), model)
+    rates = DropoutRates(TrainerConfig(**CHANGES), model)
     module = next(module for module in model.modules() if isinstance(module, Dropout))
     call: Callable[[torch.Tensor], torch.Tensor] = (
         torch.compile(module, backend="eager", fullgraph=False) if compiled else module
     )
     x = torch.ones(100, 100)
     for step, rate in ((1, 0.5), (4, 0.25), (6, 0.0)):
-        changes.make(step, print)
+        rates.follow(step, print)
         assert float((call(x) == 0).float().mean()) == pytest.approx(rate, abs=0.03)
         summed = fused.add_dropout(torch.zeros_like(x), x, module.current_rate)
         assert float((summed == 0).float().mean()) == pytest.approx(rate, abs=0.03)
@@ -133,9 +133,9 @@ def test_kernels_and_compiled_code_see_the_rate(
 def test_the_dropout_of_lora_follows(tiny_model: Callable[..., TranslationModel]) -> None:
     model = tiny_model(dropout=0.2).train()
     Lora(LoraConfig(dropout=0.4)).insert(model)
-    changes = Changes(TrainerConfig(**CHANGES), model)
+    follower = DropoutRates(TrainerConfig(**CHANGES), model)
     rates = {name: one.rate for name, one in model.named_modules() if isinstance(one, Dropout)}
-    changes.make(4, print)
+    follower.follow(4, print)
     halved = {name: one.rate for name, one in model.named_modules() if isinstance(one, Dropout)}
     assert halved == {name: rate / 2 for name, rate in rates.items()}
     assert {0.4, 0.2} <= set(rates.values())
@@ -179,4 +179,4 @@ def test_a_rate_of_one_is_refused(tiny_model: Callable[..., TranslationModel]) -
         match=r"trainer\.changes\[0\]\.dropout_factor must be below 2, because the model has a dropout rate "
         r"of 0\.5, but is 2",
     ):
-        Changes(cfg, tiny_model(dropout=0.5))
+        DropoutRates(cfg, tiny_model(dropout=0.5))
