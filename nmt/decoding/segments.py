@@ -72,8 +72,10 @@ class Splitting:
         texts = sentences(request.src, self.language)
         if self.which is LineSplitting.long and self._is_usual(request.src, len(texts)):
             return [request]
-        if not all(self._is_short(text, self.longest) for text in texts):
-            texts = parts(request.src, lambda text: self._is_short(text, self.longest), self.language)
+        if not all(is_short(text, self.longest, self.tokenizer) for text in texts):
+            texts = parts(
+                request.src, lambda text: is_short(text, self.longest, self.tokenizer), self.language
+            )
         if len(texts) < 2:
             return [request]
         return [
@@ -83,14 +85,25 @@ class Splitting:
 
     def _is_usual(self, line: str, num_sentences: int) -> bool:
         tokens, most = self.usual
-        return (most is None or num_sentences <= most) and self._is_short(line, min(tokens, self.longest))
+        has_few = most is None or num_sentences <= most
+        return has_few and is_short(line, min(tokens, self.longest), self.tokenizer)
 
-    def _is_short(self, text: str, most: int) -> bool:
-        if 4 * len(text) + 4 < most - len(self.tokenizer.src_start):
-            return True  # a character has four pieces at most, its bytes
-        if len(text) > CHARS_PER_TOKEN * most:
-            return False
-        return len(self.tokenizer.encode_src([text])[0]) <= most
+
+def is_short(text: str, most: int, tokenizer: Tokenizer) -> bool:
+    """Return whether a source has at most `most` tokens."""
+    if 4 * len(text) + 4 < most - len(tokenizer.src_start):
+        return True  # a character has four pieces at most, its bytes
+    if len(text) > CHARS_PER_TOKEN * most:
+        return False
+    return len(tokenizer.encode_src([text])[0]) <= most
+
+
+def with_less_context(src: str, most: int, tokenizer: Tokenizer) -> str:
+    """Return a source with as much of its context as `most` tokens hold, the latest sentences."""
+    while CONTEXT_SEPARATOR in src and not is_short(src, most, tokenizer):
+        front, text = split_front(src)
+        src = front + text.partition(CONTEXT_SEPARATOR)[2].lstrip()
+    return src
 
 
 class Segments:

@@ -38,7 +38,14 @@ from nmt.decoding.evaluate import Scores
 from nmt.decoding.offers import NO_OFFERS, Offers, use_of
 from nmt.decoding.requests import Glossary, Request, require_characters, require_text
 from nmt.decoding.score import PairScore, score
-from nmt.decoding.segments import Segments, Splitting, Usual, translated_behind_context, usual_of
+from nmt.decoding.segments import (
+    Segments,
+    Splitting,
+    Usual,
+    translated_behind_context,
+    usual_of,
+    with_less_context,
+)
 from nmt.decoding.translate import (
     LINES_AT_ONCE,
     Translation,
@@ -254,7 +261,7 @@ class Run(TrainedModel):
     ) -> list[Translation]:
         """Return the translation of each part of `segments`; `first_line` is the number of the first line."""
         numbers = [first_line + line for line in segments.lines]
-        asked = self.with_matches(self.asking_for(tgt, segments.requests, domain), search)
+        asked = self.fitted(self.asking_for(tgt, segments.requests, domain), search)
         return self.translated_requests(asked, search, numbers, warn=warn, token_scores=token_scores)
 
     def translated_requests(
@@ -266,7 +273,7 @@ class Run(TrainedModel):
         warn: Log = warn,
         **options: bool,
     ) -> list[Translation]:
-        """Return the translation of each request of `with_matches`, without that of its context.
+        """Return the translation of each request of `fitted`, without that of its context.
 
         `numbers` are those of the lines of the requests; `options` are `token_scores` and `warn_unmet` of
         `nmt.decoding.translate`.
@@ -472,7 +479,7 @@ class Run(TrainedModel):
         return set(TERM_MARKS) <= set(self.cfg.data.symbols)
 
     def with_offers(self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS) -> Iterator[Request]:
-        """Return the lines with their `offers`: terms, and matches, which `with_matches` puts into sources.
+        """Return the lines with their `offers`: terms, and matches, which `fitted` puts into sources.
 
         Raises:
             UserError: the model is to be offered terms or matches, and was not trained with them; or it has
@@ -493,14 +500,21 @@ class Run(TrainedModel):
             require_matches(self.cfg.data, "memory")
         return (offers.applied(Request.of(line), use) for line in lines)
 
-    def with_matches(self, asked: Iterable[Request], search: DecodingConfig) -> list[Request]:
-        """Return requests of `asking_for` whose sources offer their matches.
+    def fitted(self, asked: Iterable[Request], search: DecodingConfig) -> list[Request]:
+        """Return requests of `asking_for` with as much of their context as `search` reads, and their matches.
 
         A match is left out with which a source would be longer than those of the training, or than `search`
         reads.
         """
-        most = min(self.cfg.data.max_tokens, longest_source(self.model, search))
-        return [self._with_match(request, most) for request in asked]
+        longest = longest_source(self.model, search)
+        most = min(self.cfg.data.max_tokens, longest)
+        return [self._with_match(self._with_less_context(request, longest), most) for request in asked]
+
+    def _with_less_context(self, request: Request, most: int) -> Request:
+        if not self.cfg.data.context:
+            return request
+        src = with_less_context(request.src, most, self.tokenizer)
+        return request if src == request.src else dataclasses.replace(request, src=src)
 
     def _with_match(self, request: Request, most: int) -> Request:
         if not request.match.strip() or not request.src.strip():

@@ -71,7 +71,8 @@ class Reranker:
 
     def candidates(self, lines: Sequence[str], warn: Log) -> list[list[Translation]]:
         """Return the different translations that search finds for each line as it is, best first."""
-        asked = list(map(Request, self.run.asking_for(self.tgt, lines, self.domain)))
+        asking = map(Request, self.run.asking_for(self.tgt, lines, self.domain))
+        asked = self.run.fitted(asking, self.decoding)
         found = self.run.translated_requests(asked, self.decoding, range(1, len(lines) + 1), warn=warn)
         return [_different(one) for one in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nmt.attention_views import heatmap
 from nmt.attention_views.alignment import mean_weights
@@ -16,6 +17,8 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.parallel_text import ParallelText
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.evaluate import Scores, evaluate_text
+from nmt.decoding.segments import with_less_context
+from nmt.decoding.translate import longest_source
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking.sinks import Tracker
 
@@ -42,9 +45,13 @@ class TranslationTask(TaskCode):
         self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
     ) -> Scores:
         """Translate the sources, and score the translations against the targets."""
+        model, tokenizer = trained.model, trained.tokenizer
+        if trained.cfg.data.context:
+            longest = longest_source(model, decoding)
+            text = replace(text, src=[with_less_context(src, longest, tokenizer) for src in text.src])
         return evaluate_text(
-            trained.model,
-            trained.tokenizer,
+            model,
+            tokenizer,
             text,
             decoding,
             metrics,

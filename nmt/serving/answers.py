@@ -148,7 +148,7 @@ def _offered(
         front, question = _front(run, one.src), questions[line]
         plain.append(replace(one, src=one.src[len(front) :]))
         [wish] = run.with_offers(plain[-1:], question.offers)
-        offered += run.with_matches([replace(wish, src=front + wish.src)], question.search)
+        offered += run.fitted([replace(wish, src=front + wish.src)], question.search)
     return plain, offered
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import json
@@ -24,6 +25,7 @@ from nmt.decoding.translate import Translation, _of_sentence, translate
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
+from nmt.runs.translation import TranslationTask
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import file_parts
 from nmt.verbs.file_job import answer
@@ -105,6 +107,34 @@ def test_a_request_has_its_context_in_front_and_so_have_the_sentences_of_a_line(
         ["ba <brk> ab"], documents.model, documents.tokenizer, SEARCH, device=documents.device
     )
     assert texts(documents, [Request("ab", context=["ba"])]) == [composed[0].text]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_source_that_is_too_long_loses_the_oldest_context_first(
+    tmp_path: Path, both: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence itself is cut only where it is too long alone."""
+    target = [f"data.context_target={str(both).lower()}"]
+    path = untrained(tmp_path / "run", *IN_CONTEXT, *target)
+    run = open_run(path, runtime_cfg=CPU)
+    for most, kept in ((27, ["cd dc", "ef fe"]), (26, ["ef fe"]), (17, ["ef fe"]), (16, []), (4, [])):
+        search = dataclasses.replace(SEARCH, max_source_tokens=most)
+        asked = run.asking_for(None, [Request("ab ba", context=["cd dc", "ef fe"])])
+        (found,) = run.fitted(map(Request.of, asked), search)
+        assert found.src == " <brk> ".join([*kept, "ab ba"])
+    search = dataclasses.replace(SEARCH, max_source_tokens=7)
+    capsys.readouterr()
+    (wanted,) = run.translate("ab ba", search)
+    assert list(run.translate(Request("ab ba", context=["cd dc", "ef fe"]), search)) == [wanted]
+    text = ParallelText(["cd dc <brk> ef fe <brk> ab ba"], ["ab ba"])
+    assert TranslationTask().outputs(run, text, search, ["bleu"]).hypotheses == [wanted.text]
+    assert "only the first" not in capsys.readouterr().err
+
+
+def test_a_separator_in_the_text_of_a_run_without_context_is_text(plain: Run) -> None:
+    search = dataclasses.replace(SEARCH, max_source_tokens=4)
+    (found,) = plain.fitted([Request("ab <brk> ba")], search)
+    assert found.src == "ab <brk> ba"
 
 
 def test_context_is_refused_by_a_run_without(plain: Run) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,8 @@ def test_lines_of_a_document_have_the_context_that_translate_gives_them(
     wanted = [Request.of(one).src for one in run.asking_for(None, list(given))]
     assert asked.lines == wanted
     assert wanted[-1] == "ab <brk> ba <brk> cd"
+    search = replace(run.cfg.decoding, max_source_tokens=4)  # what the sentence has without context
+    assert num_tokens(run, wanted[-1:], Question(search), [0]) == [4]
 
 
 @pytest.mark.parametrize(

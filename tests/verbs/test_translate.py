@@ -132,7 +132,7 @@ def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
 
     def sources(lines: list[str | Request], least: float = 0.5) -> list[str]:
         asked = opened.with_offers(lines, Offers(memory=memory, least=least))
-        return [one.src for one in opened.with_matches(asked, BeamConfig())]
+        return [one.src for one in opened.fitted(asked, BeamConfig())]
 
     assert sources(["ab ba", "ba ba", ""]) == ["ab ba <match> gh gh", "ba ba", ""]
     assert sources(["ab ba"], 0.7) == ["ab ba"]
@@ -142,7 +142,7 @@ def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
     ]
     assert sources([Request("ab ba", match="e " * 200)]) == ["ab ba"]  # over data.max_tokens
     assert sources([Request("", match="e"), Request("ab ba cd", match=" ")]) == ["", "ab ba cd <match> gh gh"]
-    short = opened.with_matches(
+    short = opened.fitted(
         opened.with_offers(["ab ba"], Offers(memory=memory)), BeamConfig(max_source_tokens=7)
     )
     assert [one.src for one in short] == ["ab ba"]  # which is all that is read
