@@ -25,7 +25,7 @@ from nmt.data.modifiers import TERM_MARKS
 from nmt.data.reading.lines import read_lines
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.text.casing import ESCAPE, MARKS, TITLE, UPPER, are_letters
-from nmt.data.text.words import IN_WORD, is_in_word, is_without_spaces
+from nmt.data.text.words import UNIT, has_whole, is_whole, is_without_spaces, parts_words
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import SPACE
 from nmt.decoding.configs import GlossaryUse
@@ -38,6 +38,11 @@ MOST_HEALED = 8
 """Tokens at the end of a prefix that may be replaced by others of the same characters."""
 HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which JSON may spell."""
+FORMS = "NFC", "NFD"
+"""Characters composed, and not."""
+GAP = re.compile(r"\s+")
+OFFERED = re.compile(" ?\0")
+"""The beginning of what a source offers behind a term, in which `_without_marked` leaves NULs."""
 
 
 @dataclass
@@ -161,13 +166,10 @@ class Glossary:
             ):
                 raise UserError(f"glossary: {pair[0]!r} or its translation {pair[1]!r} is no text, or blank")
         self.terms = {_plain_term(term): targets for term, targets in terms.items()}
-        self._plain = {term: targets for term, targets in self.terms.items() if term == term.lower()}
-        forms = {term: _in_any_form(term) for term in sorted(terms, key=len, reverse=True)}
-        patterns = [
-            f"(?i:{form})" if _plain_term(term) in self._plain else form for term, form in forms.items()
-        ]
-        any_of = f"(?:{'|'.join(patterns)})" if patterns else "(?!)"
-        self._found = re.compile(f"{any_of}(?! ?\\0)")
+        self._starting = dict[str, list[_Term]]()
+        for term in map(_Term.of, terms):
+            for unit in {UNIT.findall(form)[0].casefold() for form in term.words[0]}:
+                self._starting.setdefault(unit, []).append(term)
 
     @classmethod
     def read(cls, path: Path) -> Glossary:
@@ -194,20 +196,26 @@ class Glossary:
     def spans(self, src: str) -> list[Span]:
         """Return the terms of a source, as whole words; one in small letters is found in any case.
 
-        Of terms that overlap the longest counts; what the source already offers is passed over.
+        Of terms that overlap the one that begins first counts, and of those that begin together the longest;
+        what the source already offers is passed over.
         """
-        found = []
-        for match in self._found.finditer(_without_marked(src)):
-            term = _plain_term(match[0])
-            targets = self.terms.get(term) or self._plain.get(term.lower())
-            if targets:
-                found.append(Span(match.start(), match.end(), targets))
-        return found
+        return _spans(src, [self])
+
+    def beginning_at(self, src: str, unit: re.Match[str]) -> Iterator[tuple[int, bool, str]]:
+        """Yield of each term that begins with a unit of a source, in which what is offered is NULs, where it
+        ends, whether it is found in this case alone, and its translations.
+        """
+        for term in self._starting.get(unit[0].casefold(), ()):
+            end = term.end(src, unit.start())
+            if end is not None and is_whole(src, unit.start(), end) and not OFFERED.match(src, end):
+                yield end, not term.in_any_case, self.terms[term.plain]
 
     def applied(self, request: Request, use: GlossaryUse) -> Request:
-        """Return the request with what its source asks for by the glossary and by its own `terms`."""
-        merged = Glossary({**self.terms, **request.terms}) if request.terms else self
-        spans = merged.spans(request.src)
+        """Return the request with what its source asks for by the glossary and by its own `terms`.
+
+        The translation of a term that both have is that of the request.
+        """
+        spans = _spans(request.src, [Glossary(request.terms), self] if request.terms else [self])
         if not spans:
             return replace(request, terms={}) if request.terms else request
         due = list(dict.fromkeys(span.translation for span in spans))
@@ -217,6 +225,52 @@ class Glossary:
         if use is not GlossaryUse.annotate:
             must = list(dict.fromkeys([*must, *(variants(one)[0] for one in due)]))
         return replace(request, src=src, must=must, terms={}, due=due)
+
+
+class _Term(NamedTuple):
+    """A term of a glossary, to be found in sources."""
+
+    plain: str
+    words: list[list[str]]
+    """Its words, each in all forms in which it is found: its characters composed or not."""
+    in_any_case: bool
+    """Whether the term is in small letters, and found in others, too."""
+
+    @classmethod
+    def of(cls, term: str) -> _Term:
+        """Return a term as it is looked for."""
+        plain = _plain_term(term)
+        forms = ((word, *(unicodedata.normalize(form, word) for form in FORMS)) for word in term.split())
+        return cls(plain, [list(dict.fromkeys(several)) for several in forms], plain == plain.lower())
+
+    def end(self, text: str, start: int) -> int | None:
+        """Return where the term ends in a text if it begins at `start`, perhaps as a part of longer words."""
+        place = start
+        for number, forms in enumerate(self.words):
+            if number:  # with any spaces in front
+                gap = GAP.match(text, place)
+                if gap is None:
+                    return None
+                place = gap.end()
+            for form in forms:
+                part = text[place : place + len(form)]
+                if form == (part.lower() if self.in_any_case else part):
+                    place += len(form)
+                    break
+            else:
+                return None
+        return place
+
+
+def _spans(src: str, glossaries: Sequence[Glossary]) -> list[Span]:
+    """Return the terms of glossaries in a source; one in several is translated as by the first of them."""
+    src, found, place = _without_marked(src), list[Span](), 0
+    while unit := UNIT.search(src, place):
+        place = unit.end()
+        if terms := [term for glossary in glossaries for term in glossary.beginning_at(src, unit)]:
+            place, _, targets = max(terms, key=lambda term: term[:2])
+            found.append(Span(unit.start(), place, targets))
+    return found
 
 
 def variants(targets: str) -> list[str]:
@@ -233,27 +287,6 @@ def _without_marked(src: str) -> str:
 def _plain_term(term: str) -> str:
     """Return a term with composed characters and single spaces, as it may be written in another way."""
     return " ".join(unicodedata.normalize("NFC", term).split())
-
-
-def _in_any_form(term: str) -> str:
-    """Return the pattern of a term whose characters may be composed or not, with any spaces between words."""
-    words = []
-    for word in term.split():
-        forms = dict.fromkeys([word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))])
-        words.append(f"(?:{'|'.join(map(_whole, forms))})")
-    return r"\s+".join(words)
-
-
-def _whole(phrase: str) -> str:
-    """Return the pattern of a phrase that is no part of longer words, except of scripts without spaces."""
-    before = rf"(?<![{IN_WORD}])" if _parts_words(phrase[0]) else ""
-    after = rf"(?![{IN_WORD}])" if _parts_words(phrase[-1]) else ""
-    return before + re.escape(phrase) + after
-
-
-def _parts_words(character: str) -> bool:
-    """Return whether a character is of a word, and of a script in which spaces separate words."""
-    return is_in_word(character) and not is_without_spaces(character)
 
 
 class Wishes:
@@ -297,7 +330,7 @@ class Wishes:
         return [*([] if begins else [request.prefix]), *lacking, *present]
 
     def _is_in(self, phrase: str, text: str) -> bool:
-        return re.search(_whole(self._plain(phrase)), text) is not None
+        return has_whole(text, self._plain(phrase))
 
     def _plain(self, text: str) -> str:
         """Return text as a translation would have it: prepared, normalised, with single spaces."""
@@ -383,7 +416,7 @@ class Wishes:
 
 def _begins_a_word(phrase: str) -> bool:
     """Return whether a phrase begins with a word, which is one behind a space or a sign only."""
-    return _parts_words(phrase.strip()[:1])
+    return parts_words(phrase.strip()[:1])
 
 
 class _Spelling(NamedTuple):
@@ -414,10 +447,8 @@ class Spellings:
         self.ids = {text: token for token, text in texts}
         self.texts = sorted(self.ids)
         self.longest = max(map(len, self.texts), default=0)
-        self.word_parts = [
-            i for text, i in self.ids.items() if _parts_words(text[:1]) or text[:1] in OF_WORDS
-        ]
-        self.word_ends = [i for text, i in self.ids.items() if _parts_words(text[-1:]) or text[-1:] in MARKS]
+        self.word_parts = [i for text, i in self.ids.items() if parts_words(text[:1]) or text[:1] in OF_WORDS]
+        self.word_ends = [i for text, i in self.ids.items() if parts_words(text[-1:]) or text[-1:] in MARKS]
         self.capitals = [self.ids[mark] for mark in (TITLE, UPPER) if mark in self.ids]
         self.letters = [i for text, i in self.ids.items() if are_letters(text)] if self.capitals else []
 
@@ -452,11 +483,10 @@ class Spellings:
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def containing(self, text: str, start: int) -> list[int]:
         """Return the longer tokens that have a text as a whole word, from their character `start` on."""
-        pattern = re.compile(_whole(text))
         return [
             token
             for longer, token in self.ids.items()
-            if text in longer and longer.removeprefix(SPACE) != text and pattern.search(longer, start)
+            if text in longer and longer.removeprefix(SPACE) != text and has_whole(longer, text, start)
         ]
 
     def _starting_with(self, text: str) -> Iterator[int]:

@@ -117,7 +117,8 @@ def translate(
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
     asked.require_room(longest_source(model, cfg), named)
     allowed = AllowedTokens(cfg, tokenizer, warn)
-    translations = [Translation("", unmet=asked.unmet(i, "")) for i in range(len(lines))]
+    of_blank = ([] if i in sources else asked.unmet(i, "") for i in range(len(lines)))
+    translations = [Translation("", unmet=one) for one in of_blank]
     places = np.fromiter(sources, dtype=np.int64)
     lengths = np.fromiter(map(len, sources.values()), dtype=np.int64)
     plan = plan_in_order(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ import torch
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.text.casing import ESCAPE, MARKS
+from nmt.data.text.words import IN_WORD, NO_SPACES
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig, GlossaryUse
@@ -324,12 +328,72 @@ def test_a_term_in_small_letters_is_found_in_any_case_and_one_with_capitals_as_i
         ("ice cream", "no ice\u00a0cream"),
         ("ice  cream", "no ICE   cream"),
         ("Ice\u00a0Cream", "no Ice Cream"),
+        ("οδος", "no ΟΔΟΣ"),
+        ("\u1e96", "the H\u0331."),
     ],
 )
 def test_a_term_is_found_however_its_characters_and_spaces_are_written(term: str, text: str) -> None:
     (span,) = Glossary({term: "x"}).spans(text)
     assert text[: span.start] in ("the ", "no ")
     assert text[span.end :] in (".", "")
+
+
+def test_of_terms_that_overlap_the_first_counts_and_the_longest_of_those_that_begin_together() -> None:
+    glossary = Glossary({"dog show stand": "Stand", "hot": "heiß", "hot dog": "Wurst", "Hot Dog": "Hotdog"})
+    asked = glossary.spans("a hot dog show stand, hot Dog  show stand; Hot Dog")
+    assert [span.translation for span in asked] == ["Wurst", "Wurst", "Hotdog"]
+    own = {"hot dog show": "Schau", "HOT": "x", "dog show stand": "y"}
+    for src, wanted in (("a hot dog show stand", "Schau"), ("a HOT dog", "Wurst"), ("dog show stand", "y")):
+        asked_for = glossary.applied(Request(src, terms=own), GlossaryUse.constrain)
+        assert asked_for.must == [wanted]
+
+
+def by_pattern(terms: dict[str, str], text: str) -> list[tuple[int, int, str]]:
+    """Return the places of terms, and their translations, found by a regular expression alone."""
+
+    def whole(form: str) -> str:
+        before = f"(?<![{IN_WORD}])" if re.match(f"(?![{NO_SPACES}])[{IN_WORD}]", form[0]) else ""
+        after = f"(?![{IN_WORD}])" if re.match(f"(?![{NO_SPACES}])[{IN_WORD}]", form[-1]) else ""
+        return before + re.escape(form) + after
+
+    patterns = []
+    for term in sorted(terms, key=lambda term: (-len(term), term == term.lower())):
+        words = [dict.fromkeys(normalize(form, word) for form in ("NFC", "NFD")) for word in term.split()]
+        pattern = r"\s+".join(f"(?:{'|'.join(map(whole, several))})" for several in words)
+        patterns.append((f"(?i:{pattern})" if term == term.lower() else pattern, terms[term]))
+    any_of = "|".join(f"({pattern})" for pattern, _ in patterns)
+    return [
+        (found.start(), found.end(), patterns[(found.lastindex or 0) - 1][1])
+        for found in re.finditer(any_of, text)
+    ]
+
+
+def test_terms_are_found_as_a_pattern_of_them_all_finds_them() -> None:
+    rng = random.Random(1)
+    signs = ["a", "b", "ab", "é", "e\u0301", "AB", "ß", *"犬がか", "\u3099", "कि", "ก่", "+", "\u200d"]
+    spaced = [*signs, " ", " ", " ", "  ", "\u00a0"]
+
+    def word() -> str:
+        return "".join(rng.choices(signs, k=rng.randint(1, 2)))
+
+    for _ in range(2):
+        several = [word() if number % 2 else f"{word()} {word()}" for number in range(24)]
+        terms = {normalize("NFC", term): str(number) for number, term in enumerate(several)}
+        glossary = Glossary(terms)
+        text = "".join(rng.choices(spaced, k=6000))
+        wanted = by_pattern(terms, text)
+        assert [tuple(span) for span in glossary.spans(text)] == wanted
+        assert len(wanted) > 100
+
+
+def test_a_large_glossary_is_read_and_looked_through_in_no_time() -> None:
+    """Ten thousand terms took half a minute as one pattern, and those of a line made it anew."""
+    glossary = Glossary({f"term{number} of": str(number) for number in range(10_000)})
+    asked = Request("a term7 of many", terms={"many": "viele"})
+    begun = process_time()
+    for _ in range(100):
+        assert glossary.applied(asked, GlossaryUse.constrain).must == ["7", "viele"]
+    assert process_time() - begun < 1
 
 
 def test_a_blank_term_is_refused() -> None:

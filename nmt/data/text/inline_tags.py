@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.text.words import JOINERS, is_in_word, is_without_spaces, words_and_signs
+from nmt.data.text.words import JOINERS, is_in_word, parts_words, words_and_signs
 
 Weights = NDArray[np.float64]
 Span = tuple[int, int]
@@ -481,9 +481,9 @@ def _filled(text: str, start: int, end: int, tags: Sequence[Tag]) -> str:
         wanted[i] |= tag.spaces[0] and counts
         wanted[i + 1] |= tag.spaces[1] and counts
     sides = text[:start][-1:], text[end : end + 1]
-    parts_words = [bool(space) or (is_in_word(one) and not is_without_spaces(one)) for one in sides]
-    wanted[0] |= parts_words[0] and tags[0].kind is Kind.point and not tags[0].joins[0]
-    wanted[k] |= parts_words[1] and tags[-1].kind is Kind.point and not tags[-1].joins[1]
+    are_apart = [bool(space) or parts_words(one) for one in sides]
+    wanted[0] |= are_apart[0] and tags[0].kind is Kind.point and not tags[0].joins[0]
+    wanted[k] |= are_apart[1] and tags[-1].kind is Kind.point and not tags[-1].joins[1]
     wanted[0] &= start > 0
     wanted[k] &= end < len(text) and not (not space and CLOSING_MARK.match(text[end : end + 1]))
     if space and not any(wanted) and not any(tag.breaks for tag in tags):

@@ -6,6 +6,7 @@ the letter before them, and so do the joiners that choose its form.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from itertools import groupby
@@ -37,6 +38,8 @@ _WITHOUT_SPACES, _IN_WORD = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{IN_WORD
 COUNTED_ALONE = rf"(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
 """Pattern of what counts as a word of a script without spaces; see `counted_words`."""
 _COUNTED = re.compile(rf"[^\s{NO_SPACES}]+|{COUNTED_ALONE}")
+UNIT = re.compile(rf"(?:(?![{NO_SPACES}])[{IN_WORD}])+|\S")
+"""A word of a script with spaces between words, else a single sign or letter."""
 
 
 def words_and_signs(links: str) -> re.Pattern[str]:
@@ -57,6 +60,7 @@ def counted_words(line: str) -> list[str]:
     return line.split() if has_spaces else _COUNTED.findall(line)
 
 
+@functools.cache
 def is_in_word(character: str) -> bool:
     """Return whether words consist of such characters; nothing, "", is none."""
     return _IN_WORD.match(character) is not None
@@ -65,3 +69,25 @@ def is_in_word(character: str) -> bool:
 def is_without_spaces(text: str) -> bool:
     """Return whether a text begins in a script that puts no spaces between words."""
     return _WITHOUT_SPACES.match(text) is not None
+
+
+@functools.cache
+def parts_words(character: str) -> bool:
+    """Return whether a character is of a word, and of a script in which spaces separate words."""
+    return is_in_word(character) and not is_without_spaces(character)
+
+
+def is_whole(text: str, start: int, end: int) -> bool:
+    """Return whether a part of a text is no part of longer words, except of scripts without spaces."""
+    goes_on_before = parts_words(text[start]) and is_in_word(text[start - 1 : start])
+    return not goes_on_before and not (parts_words(text[end - 1]) and is_in_word(text[end : end + 1]))
+
+
+def has_whole(text: str, phrase: str, start: int = 0) -> bool:
+    """Return whether a text has a phrase, from `start` on, where it `is_whole`."""
+    place = text.find(phrase, start)
+    while place >= 0:
+        if is_whole(text, place, place + len(phrase)):
+            return True
+        place = text.find(phrase, place + 1)
+    return False
