@@ -128,6 +128,11 @@ class DecodingConfig:
         return self.batch_tokens or (BATCH_TOKENS_ON_CPU if device_type == "cpu" else BATCH_TOKENS_ON_GPU)
 
     @property
+    def without_phrases(self) -> str:
+        """Why the search cannot be asked for phrases that must appear; empty where it can."""
+        return ""
+
+    @property
     def narrowed_by(self) -> list[str]:
         """The keys that leave a part of the vocabulary, of those that are set."""
         return [key for key in PARTS_OF_VOCABULARY if getattr(self, key) is not None]
@@ -207,6 +212,20 @@ class BeamConfig(DecodingConfig):
         return self.beam_size
 
     @property
+    def without_phrases(self) -> str:
+        if self.num_groups > 1:
+            return (
+                f"decoding.num_groups={self.num_groups} is for sentences without phrases that must appear; "
+                "use one of the two"
+            )
+        if self.beam_size < 2:
+            return (
+                "phrases that must appear need several beams, but decoding.beam_size=1; "
+                "try decoding.beam_size=10"
+            )
+        return ""
+
+    @property
     def most_finished(self) -> float:
         """Finished hypotheses with which the search of a sentence ends."""
         return self.patience * self.beam_size if self.beam_size > 1 else 1
@@ -236,6 +255,13 @@ class DrawingConfig(DecodingConfig):
             raise UserError(f"decoding.top_k must be at least 1 or null, but is {self.top_k}")
         within(self, "decoding", "(0, 1]", "top_p")
         within(self, "decoding", "[0, 1)", "epsilon", "min_p")
+
+    @property
+    def without_phrases(self) -> str:
+        return (
+            f"phrases that must appear need a beam, but decoding.strategy={self.strategy} draws tokens at "
+            "random; use decoding=beam decoding.beam_size=10"
+        )
 
 
 @dataclass
@@ -294,6 +320,10 @@ class MBRConfig(DrawingConfig):
     @property
     def rows_per_sentence(self) -> int:
         return max(self.num_samples, self.beam_size)
+
+    @property
+    def without_phrases(self) -> str:
+        return super().without_phrases if self.num_samples else self.beam().without_phrases
 
     def beam(self) -> BeamConfig:
         """Return the config of the beam search whose hypotheses are candidates."""

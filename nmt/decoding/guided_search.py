@@ -37,8 +37,8 @@ class Guide:
         self.restrictions = Restrictions(cfg, src_mask, wishes)
         has_phrases = wishes is not None and any(wish.must for wish in wishes)
         self.phrases = Phrases(wishes or (), src_mask.device) if has_phrases else None
-        if self.phrases is not None:
-            _require_room(cfg)
+        if self.phrases is not None and cfg.without_phrases:
+            raise UserError(cfg.without_phrases)
 
     @property
     def changes_nothing(self) -> bool:
@@ -60,19 +60,6 @@ class Guide:
             return best_sums(before, log_probs, num)
         penalty, groups = cfg.diversity_penalty, beams.sentences
         return choose_apart(before, log_probs, groups, num, num_groups=cfg.num_groups, penalty=penalty)
-
-
-def _require_room(cfg: BeamConfig) -> None:
-    """Refuse beams that phrases which must appear cannot be searched with."""
-    if cfg.num_groups > 1:
-        raise UserError(
-            f"decoding.num_groups={cfg.num_groups} is for sentences without phrases that must appear; "
-            "use one of the two"
-        )
-    if cfg.beam_size < 2:
-        raise UserError(
-            "phrases that must appear need several beams, but decoding.beam_size=1; try decoding.beam_size=10"
-        )
 
 
 def search(

@@ -66,10 +66,7 @@ def draw_samples(
 ) -> list[list[Hypothesis]]:
     """Return `num` samples of every sentence, as `sample` does."""
     if any(wish.must for wish in wishes or ()):
-        raise UserError(
-            f"phrases that must appear need a beam, but decoding.strategy={cfg.strategy} draws tokens at "
-            "random; use decoding=beam decoding.beam_size=10"
-        )
+        raise UserError(cfg.without_phrases)
     limits = length_limits(src_mask, model.max_length, cfg, wishes)
     given = limits.new_tensor([wish.num_given for wish in wishes]) if wishes else torch.zeros_like(limits)
     samples = Samples(limits, _numbers(src, src_mask, limits, cfg, num), given)

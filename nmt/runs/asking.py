@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from nmt.data.configs import DataConfig, domain_tag
+from nmt.data.configs import SEPARATOR, DataConfig, domain_tag
 from nmt.data.documents import composed
-from nmt.data.modifiers import MATCH_MARK
+from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.reading.mixture import in_domain, require_domain, tagged
-from nmt.decoding.requests import Request
+from nmt.decoding.configs import DecodingConfig, GlossaryUse
+from nmt.decoding.requests import Request, require_text
 from nmt.errors import UserError, suggest
 
 
@@ -85,6 +86,40 @@ def require_matches(data: DataConfig, where: str) -> None:
             f"{where}: the run was not trained with translations of similar sources; leave it out, or train "
             "with data.augment=[{name: matches}]"
         )
+
+
+def knows_terms(data: DataConfig) -> bool:
+    """Return whether a run of `data` was trained with terms in its sources."""
+    return set(TERM_MARKS) <= set(data.symbols)
+
+
+def use_of_terms(use: GlossaryUse, data: DataConfig) -> GlossaryUse:
+    """Return what a run of `data` does with terms by `use`."""
+    if use is not GlossaryUse.auto:
+        return use
+    return GlossaryUse.both if knows_terms(data) else GlossaryUse.constrain
+
+
+def require_enforceable(
+    request: Request, use: GlossaryUse, search: DecodingConfig, data: DataConfig, name: str
+) -> None:
+    """Raise `UserError`, which calls a line `name`, unless `search` can enforce what the line asks for."""
+    of_terms = bool(request.terms) and use_of_terms(use, data) is not GlossaryUse.annotate
+    if (request.must or of_terms) and search.without_phrases:
+        raise UserError(f"{name}: {search.without_phrases}")
+
+
+def require_texts(line: str, place: str, data: DataConfig) -> None:
+    """Raise `UserError` unless a line to classify is one text, or two with a TAB between.
+
+    `place` says in the error where the line is.
+    """
+    require_text(line, place)
+    is_pair, num_tabs = SEPARATOR in data.symbols, line.count("\t")
+    if num_tabs != is_pair:
+        what = "two texts with one TAB between" if is_pair else "one text, without a TAB"
+        tabs = "a TAB" if num_tabs == 1 else f"{num_tabs} TABs" if num_tabs else "no TAB"
+        raise UserError(f"{place} has {tabs}, but the run classifies {what}")
 
 
 def in_context(line: str | Request, data: DataConfig) -> str | Request:

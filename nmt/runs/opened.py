@@ -19,9 +19,9 @@ from nmt.config.roots import Task, TrainConfig, search_with
 from nmt.config.spelling import shell_word
 from nmt.data.augment.matches import with_match
 from nmt.data.augment.translation_memory import TranslationMemory
-from nmt.data.configs import SEPARATOR, domain_tag
+from nmt.data.configs import domain_tag
 from nmt.data.documents import current_of_each
-from nmt.data.modifiers import LEAST_LIKENESS, TERM_MARKS
+from nmt.data.modifiers import LEAST_LIKENESS
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.mixture import in_domain, require_domain, without_front
 from nmt.data.text.source_factors import sizes
@@ -61,12 +61,15 @@ from nmt.models.vocabulary import add_factors
 from nmt.runs.asking import (
     in_context,
     into,
+    knows_terms,
     of_domain,
     require_answerable,
     require_choice,
     require_known,
     require_matches,
+    require_texts,
     targets,
+    use_of_terms,
 )
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
@@ -172,7 +175,7 @@ class Run(TrainedModel):
             memory = TranslationMemory(memory)
         use = use_of(glossary_use)
         offers = Offers(Glossary({} if glossary is None else glossary), use, memory, memory_least, tgt)
-        self.with_offers([], offers)
+        self.with_offers([], search, offers)
         if markup:
             self.require_markup()
         asked: dict[str, Any] = {"domain": domain, "offers": offers, "markup": markup}
@@ -210,7 +213,7 @@ class Run(TrainedModel):
         marked = Markup(requests, warn, first_line) if markup else None
         segments = self.segments(marked.requests if marked else requests, search)
         plain = segments.requests
-        segments.requests = list(self.with_offers(plain, offers))
+        segments.requests = list(self.with_offers(plain, search, offers))
         shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
         translations = self.translated(segments, search, tgt, domain=domain, **shared)
         found = segments.joined(translations)
@@ -309,23 +312,11 @@ class Run(TrainedModel):
         search, remaining = self.own_or(decoding), iter([lines] if isinstance(lines, str) else lines)
         while block := list(itertools.islice(remaining, LINES_AT_ONCE)):
             for number, line in enumerate(block, start=first_line):
-                self.require_texts(line, f"line {number} of the input")
+                require_texts(line, f"line {number} of the input", self.cfg.data)
             where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
             for one in classify(block, self.searched(search), self.tokenizer, search, **where):
                 yield one.label, one.probabilities
             first_line += len(block)
-
-    def require_texts(self, line: str, place: str) -> None:
-        """Raise `UserError` unless a line to classify is one text, or two with a TAB between.
-
-        `place` says in the error where the line is.
-        """
-        require_text(line, place)
-        is_pair, num_tabs = SEPARATOR in self.cfg.data.symbols, line.count("\t")
-        if num_tabs != is_pair:
-            what = "two texts with one TAB between" if is_pair else "one text, without a TAB"
-            tabs = "a TAB" if num_tabs == 1 else f"{num_tabs} TABs" if num_tabs else "no TAB"
-            raise UserError(f"{place} has {tabs}, but the run classifies {what}")
 
     def score(
         self,
@@ -431,9 +422,10 @@ class Run(TrainedModel):
         """
         search = self.own_or(decoding)
         shared: dict[str, Any] = {"device": self.device, "neuron_lines": neuron_lines}
-        checks = self.require_texts if self.cfg.task is Task.classification else require_text
-        texts = _checked([lines] if isinstance(lines, str) else lines, checks)
-        if self.cfg.task is Task.classification:
+        is_classifier = self.cfg.task is Task.classification
+        check = functools.partial(require_texts, data=self.cfg.data) if is_classifier else require_text
+        texts = _checked([lines] if isinstance(lines, str) else lines, check)
+        if is_classifier:
             require_known(tgt, domain, self.cfg.data)
             return attend_labels(texts, self.model, self.tokenizer, search, **shared)
         self.require_task(Task.translation)
@@ -476,21 +468,24 @@ class Run(TrainedModel):
     @property
     def knows_terms(self) -> bool:
         """Whether the model was trained with terms in its sources."""
-        return set(TERM_MARKS) <= set(self.cfg.data.symbols)
+        return knows_terms(self.cfg.data)
 
-    def with_offers(self, lines: Iterable[str | Request], offers: Offers = NO_OFFERS) -> Iterator[Request]:
+    def with_offers(
+        self, lines: Iterable[str | Request], search: DecodingConfig, offers: Offers = NO_OFFERS
+    ) -> Iterator[Request]:
         """Return the lines with their `offers`: terms, and matches, which `fitted` puts into sources.
 
         Raises:
             UserError: the model is to be offered terms or matches, and was not trained with them; or it has
-                several languages, and nobody knows which one the offers are of.
+                several languages, and nobody knows which one the offers are of; or `search` cannot enforce
+                the terms.
         """
-        use, data = offers.use, self.cfg.data
+        use, data = use_of_terms(offers.use, self.cfg.data), self.cfg.data
         if offers.glossary.terms or offers.memory is not None:
             require_choice(offers.tgt, data, "tgt=..., the language of the glossary or memory")
         offers = dataclasses.replace(offers, tgt=offers.tgt or targets(data)[0])
-        if use is GlossaryUse.auto:
-            use = GlossaryUse.both if self.knows_terms else GlossaryUse.constrain
+        if offers.glossary.terms and use is not GlossaryUse.annotate and search.without_phrases:
+            raise UserError(f"glossary: {search.without_phrases}")
         if use is not GlossaryUse.constrain and not self.knows_terms:
             raise UserError(
                 f"glossary_use={use.value}: {self.path} was not trained with terms in its sources; set "

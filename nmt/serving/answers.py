@@ -147,7 +147,7 @@ def _offered(
     for line, one in zip(segments.lines, segments.requests, strict=True):
         front, question = _front(run, one.src), questions[line]
         plain.append(replace(one, src=one.src[len(front) :]))
-        [wish] = run.with_offers(plain[-1:], question.offers)
+        [wish] = run.with_offers(plain[-1:], question.search, question.offers)
         offered += run.fitted([replace(wish, src=front + wish.src)], question.search)
     return plain, offered
 

@@ -9,6 +9,7 @@ from nmt.data.configs import SEPARATOR
 from nmt.data.reading.mixture import require_domain
 from nmt.decoding import DecodingConfig
 from nmt.errors import UserError
+from nmt.runs.asking import require_texts
 from nmt.serving.answers import Question
 from nmt.serving.batcher import Answer
 from nmt.serving.task import Asked, ServedTask, TextRequest
@@ -47,7 +48,7 @@ class ServedClassification(ServedTask[ClassificationRequest]):
     def asked(self, body: ClassificationRequest) -> Asked:
         """Return the texts; raise `UserError` for a line that has not as many as the model reads."""
         for number, line in enumerate(body.lines):
-            self.run.require_texts(line, f"text[{number}]")
+            require_texts(line, f"text[{number}]", self.run.cfg.data)
         return Asked(body.lines, self._question, range(len(body.lines)))
 
     def answers(self, lines: Sequence[str], questions: Sequence[Question]) -> list[Answer]:

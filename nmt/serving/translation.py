@@ -63,7 +63,7 @@ class ServedTranslation(ServedTask[TranslationRequest]):
             memory = read_memory(cfg.memory, run.cfg.data, self.tgt)
             self._offers = Offers(memory=memory, least=cfg.memory_least, tgt=self.tgt)
             self._remembered = self.tgt or run.cfg.data.languages[0][1]
-        run.with_offers([], self._offers)
+        run.with_offers([], self.decoding, self._offers)
         is_plain = not run.model.parts and not run.cfg.data.context_target
         self.has_attention = is_plain and bool(empty_maps(run.model, run.device).cross)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nmt.config.composed import Composed
 from nmt.config.roots import Task
-from nmt.config.stored import to_plain
+from nmt.config.stored import load_run, to_plain
+from nmt.data.configs import DataConfig
 from nmt.errors import Log
-from nmt.runs.asking import require_known
+from nmt.runs.asking import require_known, require_texts
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
 from nmt.verbs.configs import ClassifyConfig
 from nmt.verbs.file_job import Answers, LineWork, answer
+from nmt.verbs.file_parts import Reader
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -41,10 +43,24 @@ def _classified(run: Run, cfg: ClassifyConfig, lines: list[str], first: int, war
             yield f"{label}\t{probabilities[label]:.4f}"
 
 
+def _reader(cfg: ClassifyConfig) -> Reader | None:
+    """Return the reader that checks lines; None for a run that finds no labels, which says so itself."""
+    trained = load_run(cfg.runs[0])
+    is_classifier = trained.task is Task.classification
+    return functools.partial(_checked, data=trained.data) if is_classifier else None
+
+
+def _checked(lines: Iterable[str], data: DataConfig) -> Iterator[str]:
+    """Yield the lines as they are; raise `UserError` for one that a run of `data` does not classify."""
+    for number, line in enumerate(lines, start=1):
+        require_texts(line, f"line {number} of the input", data)
+        yield line
+
+
 def _facts(cfg: ClassifyConfig) -> dict[str, Any]:
     decoding = to_plain(cfg.decoding)
     shared = {f"decoding.{key}": decoding[key] for key in ("precision", "max_source_tokens")}
     return {"writes JSON": cfg.writes_json, **shared}
 
 
-LABELS = LineWork("classified", _opened, _facts)
+LABELS = LineWork("classified", _opened, _facts, _reader)

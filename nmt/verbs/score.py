@@ -8,12 +8,12 @@ with spaces between.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nmt.config.composed import Composed
 from nmt.config.roots import Task
-from nmt.config.stored import to_plain
+from nmt.config.stored import load_run, to_plain
 from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.data.reading.lines import is_cut
 from nmt.decoding.score import PairScore
@@ -22,6 +22,7 @@ from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
 from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import Answers, LineWork, answer
+from nmt.verbs.file_parts import Reader
 
 
 def run(trial: Composed) -> dict[str, Any]:
@@ -43,6 +44,19 @@ def _scored(run: Run, cfg: ScoreConfig, lines: list[str], first: int, warn: Log)
     for scored in run.score(pairs, cfg.decoding, cfg.tgt, **asked):
         value = f"{scored.per_token if cfg.normalise else scored.log_prob:.4f}"
         yield "\t".join([value, *_columns(run, scored)]) if cfg.per_token else value
+
+
+def _reader(cfg: ScoreConfig) -> Reader | None:
+    """Return the reader that checks lines; None for a run that scores nothing, which says so itself."""
+    task = load_run(cfg.runs[0]).task
+    return None if task is Task.classification else functools.partial(_checked, task=task)
+
+
+def _checked(lines: Iterable[str], task: Task) -> Iterator[str]:
+    """Yield the lines as they are; raise `UserError` for one that `split_pair` refuses."""
+    for number, line in enumerate(lines, start=1):
+        split_pair(line, number, task)
+        yield line
 
 
 def split_pair(line: str, number: int, task: Task) -> tuple[str, str]:
@@ -76,4 +90,4 @@ def _facts(cfg: ScoreConfig) -> dict[str, Any]:
     return {"normalise": cfg.normalise, "per_token": cfg.per_token, **shared}
 
 
-SCORES = LineWork("scored", _opened, _facts)
+SCORES = LineWork("scored", _opened, _facts, _reader)

@@ -7,12 +7,11 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from nmt.config.composed import Composed
-from nmt.config.roots import Task, TranslateConfig
-from nmt.config.stored import load_config, to_plain
+from nmt.config.roots import Task, TrainConfig, TranslateConfig
+from nmt.config.stored import load_run, to_plain
 from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.configs import DataConfig
 from nmt.data.documents import PreviousLines
@@ -24,8 +23,7 @@ from nmt.decoding.requests import Glossary, Request
 from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
-from nmt.runs.asking import require_choice, require_known
-from nmt.runs.directory import RunDirectory
+from nmt.runs.asking import require_answerable, require_choice, require_enforceable, require_known
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
 from nmt.verbs.file_job import Answers, LineWork, answer, answer_file
@@ -54,7 +52,7 @@ def _opened(cfg: TranslateConfig) -> Answers:
         require_choice(cfg.tgt, run.cfg.data)
     memory = _memory(cfg, run.cfg.data)
     offers = Offers(_glossary(cfg), cfg.glossary_use, memory, cfg.memory_least, cfg.tgt)
-    run.with_offers([], offers)
+    run.with_offers([], cfg.decoding, offers)
     if cfg.markup:
         run.require_markup()
     return functools.partial(_translated, run, cfg, offers)
@@ -87,36 +85,58 @@ def output_lines(number: int, translation: Translation, n_best: int, scores: boo
 
 
 def _request(cfg: TranslateConfig, line: str, number: int) -> Request:
-    """Return what a line of input asks for; raise `UserError` that names the line by `number`."""
+    """Return what a line of `_reader` asks for; raise `UserError` that names the line by `number`."""
     is_json, name = cfg.reads_json or cfg.documents, f"line {number} of the input"
     if not is_json and not cfg.prefixes:
         return Request(line)
-    if not cfg.documents:  # whose context would count, too
-        _require_whole(line, name)
     return Request.from_json(line, name) if is_json else Request.from_pair(line, name)
 
 
-def _require_whole(line: str, name: str) -> None:
-    """Raise `UserError` for a line of which only the beginning is read."""
-    if is_cut(line):
-        raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
-
-
 def _reader(cfg: TranslateConfig) -> Reader | None:
-    """Return the reader that gives each line its context; None where each line is a document by itself.
+    """Return the reader that checks lines and gives each its context; None for lines that are texts alone.
 
     Raises:
-        UserError: the run was trained without context.
+        UserError: the lines are documents, but the run was trained without context.
     """
-    if not cfg.documents:
+    trained = _trained(cfg)
+    if trained.task is not Task.translation:  # which is said where the run is opened
         return None
-    data = load_config(RunDirectory(Path(cfg.runs[0])).config_file).data
-    if not data.context:
+    checked = functools.partial(_checked, cfg=cfg, data=trained.data)
+    if not cfg.documents:
+        return checked if cfg.reads_json or cfg.prefixes else None
+    most = trained.data.context
+    if not most:
         raise UserError(
             f"documents=true needs a run that was trained with data.context, but {cfg.runs[0]} was not; "
             "leave it out: each line is translated by itself"
         )
-    return functools.partial(with_previous_lines, most=data.context, are_json=cfg.reads_json)
+    if not cfg.reads_json:
+        return functools.partial(with_previous_lines, most=most, are_json=False)
+    return lambda lines: with_previous_lines(checked(lines), most, are_json=True)
+
+
+def _trained(cfg: TranslateConfig) -> TrainConfig:
+    """Return the config of the run, of an ensemble that of the first."""
+    return load_run(cfg.runs[0])
+
+
+def _checked(lines: Iterable[str], cfg: TranslateConfig, data: DataConfig) -> Iterator[str]:
+    """Yield the lines, which are no texts alone, as they are.
+
+    Raises:
+        UserError: a line is no request, or too long, or asks for what the run does not know or the search
+            cannot find; names the line.
+    """
+    read = Request.from_json if cfg.reads_json else Request.from_pair
+    for number, line in enumerate(lines, start=1):
+        name = f"line {number} of the input"
+        if is_cut(line):
+            raise UserError(f"{name} has more than {MAX_LINE_CHARS:,} characters; remove it")
+        if line.strip() or not cfg.documents:  # else the end of a document
+            request = read(line, name)
+            require_answerable(request, cfg.tgt, data, name)
+            require_enforceable(request, cfg.glossary_use, cfg.decoding, data, name)
+        yield line
 
 
 def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iterator[str]:
@@ -125,15 +145,13 @@ def with_previous_lines(lines: Iterable[str], most: int, are_json: bool) -> Iter
     A blank line, or one of JSON that names another document, ends a document.
 
     Raises:
-        UserError: a line of JSON is no request, or too long; names the line.
+        UserError: a line of JSON is no request; names the line.
     """
     previous, document = PreviousLines(most), ""
     for number, line in enumerate(lines, start=1):
         request = None
         if are_json and line.strip():
-            name = f"line {number} of the input"
-            _require_whole(line, name)
-            request = Request.from_json(line, name)
+            request = Request.from_json(line, f"line {number} of the input")
         src = request.src if request else line
         before = previous.of(src, begins=request is not None and request.document != document)
         document = request.document if request else document
@@ -172,8 +190,7 @@ def _facts(cfg: TranslateConfig) -> dict[str, Any]:
         "glossary_use": "" if cfg.glossary_use is GlossaryUse.auto else cfg.glossary_use.value,
     }
     if cfg.memory is not None:
-        data = load_config(RunDirectory(Path(cfg.runs[0])).config_file).data
-        memory = _memory(cfg, data)
+        memory = _memory(cfg, _trained(cfg).data)
         chosen |= {"memory": memory.sha256 if memory else "", "memory_least": cfg.memory_least}
     chosen |= {"writes JSON": cfg.writes_json, "reads JSON": cfg.reads_json}
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}

@@ -68,7 +68,9 @@ def test_terms_and_matches_have_one_language(run: Run) -> None:
     english, french = run.translate(lines, tgt="fr", **terms)
     assert ("h" in english.text.split(), "h" in french.text.split()) == (False, True)
     assert "h" in next(run.translate(Request("ab", tgt="en", terms={"ab": "h"}), beam_size=4)).text.split()
-    offered = run.with_offers(lines, Offers(memory=TranslationMemory([("ab", "c d")]), tgt="fr"))
+    offered = run.with_offers(
+        lines, run.cfg.decoding, Offers(memory=TranslationMemory([("ab", "c d")]), tgt="fr")
+    )
     assert [one.match for one in offered] == ["", "c d"]
     memory: dict[str, Any] = {"memory": [("ab", "c d")]}
     for given in (terms, memory):

@@ -111,6 +111,13 @@ def test_a_line_with_a_tab_is_no_text(language_model: Path, tmp_path: Path) -> N
     assert str(caught.value) == "line 2 of the input has a TAB, but a line is a text for a language model"
 
 
+def test_a_line_of_a_file_that_is_no_pair_is_told_before_any_is_scored(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("a\tb\n" * LINES_AT_ONCE + "a\n")
+    with pytest.raises(UserError, match=f"^line {LINES_AT_ONCE + 1} of the input has no TAB; a line is"):
+        answer_file(config(run, tmp_path), SCORES)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def config(run: Path, folder: Path, **fields: object) -> ScoreConfig:
     files = {"input": str(folder / "in"), "output": str(folder / "out"), "workers": 1}
     return ScoreConfig(run=str(run), **({"runtime": CPU, "decoding": SEARCH} | files | fields))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from nmt.config.roots import LineFormat, TranslateConfig
 from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.modifiers import MATCH_MARK
 from nmt.data.parallel_text import MAX_LINE_CHARS
-from nmt.decoding.configs import BeamConfig, LineSplitting
+from nmt.decoding.configs import BeamConfig, LineSplitting, MBRConfig, SamplingConfig
 from nmt.decoding.offers import Offers
 from nmt.decoding.requests import Request
+from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.verbs import VERBS
+from nmt.verbs.file_job import answer_file
 from nmt.verbs.translate import TRANSLATION, _request, with_previous_lines
 from tests.runs.untrained import untrained
 
@@ -131,7 +134,7 @@ def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
     memory = TranslationMemory([("ab ba cd", "gh gh"), ("x", "y")])
 
     def sources(lines: list[str | Request], least: float = 0.5) -> list[str]:
-        asked = opened.with_offers(lines, Offers(memory=memory, least=least))
+        asked = opened.with_offers(lines, BeamConfig(), Offers(memory=memory, least=least))
         return [one.src for one in opened.fitted(asked, BeamConfig())]
 
     assert sources(["ab ba", "ba ba", ""]) == ["ab ba <match> gh gh", "ba ba", ""]
@@ -143,7 +146,7 @@ def test_the_match_of_a_line_is_offered_in_its_source(tmp_path: Path) -> None:
     assert sources([Request("ab ba", match="e " * 200)]) == ["ab ba"]  # over data.max_tokens
     assert sources([Request("", match="e"), Request("ab ba cd", match=" ")]) == ["", "ab ba cd <match> gh gh"]
     short = opened.fitted(
-        opened.with_offers(["ab ba"], Offers(memory=memory)), BeamConfig(max_source_tokens=7)
+        opened.with_offers(["ab ba"], BeamConfig(), Offers(memory=memory)), BeamConfig(max_source_tokens=7)
     )
     assert [one.src for one in short] == ["ab ba"]  # which is all that is read
     assert sources([Request("ab ba", terms={"ab": "c"})]) == [
@@ -284,12 +287,66 @@ def test_a_line_feed_within_a_tag_begins_no_line_of_text(run: Path) -> None:
     assert "<b\nclass='x'\r\nid=y>" in json.loads(found)["translation"]
 
 
-def test_a_line_of_json_that_is_too_long_is_told_so_in_documents_too() -> None:
-    line = json.dumps({"src": "a " * MAX_LINE_CHARS})[: MAX_LINE_CHARS + 1]
-    with pytest.raises(
-        UserError, match=r"^line 1 of the input has more than 1,048,576 characters; remove it"
-    ):
-        list(with_previous_lines([line], 2, are_json=True))
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = ("data=files", "data.train=x", "data.validation=x", "data.test=x", "data.context=2")
+    return untrained(tmp_path_factory.mktemp("runs") / "documents", *files)
+
+
+TOO_LONG = json.dumps({"src": "a " * MAX_LINE_CHARS})[: MAX_LINE_CHARS + 1]
+JSON_LINES: dict[str, Any] = {"input_format": LineFormat.jsonl}
+
+
+@pytest.mark.parametrize(
+    ("keys", "line", "message"),
+    [
+        (JSON_LINES, "{", 'is no JSON; a line is an object such as {"src": "A dog."}'),
+        (JSON_LINES, "", 'is no JSON; a line is an object such as {"src": "A dog."}'),
+        (JSON_LINES, '{"src": "a", "must": "b"}', 'must must be a list of words or phrases, but is "b"'),
+        (JSON_LINES, '{"src": "a", "tgt": "xx"}', "tgt=xx: the run translates into"),
+        (JSON_LINES, '{"src": "a", "must": ["b"]}', "phrases that must appear need several beams"),
+        (JSON_LINES, '{"src": "a", "terms": {"b": "c"}}', "phrases that must appear need several beams"),
+        (JSON_LINES, TOO_LONG, "has more than 1,048,576 characters; remove it"),
+        ({**JSON_LINES, "documents": True}, TOO_LONG, "has more than 1,048,576 characters; remove it"),
+        ({**JSON_LINES, "documents": True}, "[]", "is no object with a text"),
+        ({"prefixes": True}, "a", "has no TAB; with prefixes=true a line is SOURCE TAB PREFIX"),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_told_before_any_is_translated(
+    documents: Path, tmp_path: Path, keys: dict[str, Any], line: str, message: str
+) -> None:
+    """In a late block; mending it made all that was translated useless."""
+    right = "a\tb" if "prefixes" in keys else '{"src": "a"}'
+    (tmp_path / "in").write_text(f"{right}\n" * LINES_AT_ONCE + f"{line}\n")
+    files = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    search = BeamConfig(beam_size=1)
+    cfg = TranslateConfig(run=str(documents), decoding=search, runtime=CPU, **files, **keys)
+    with pytest.raises(UserError) as caught:
+        answer_file(cfg, TRANSLATION)
+    assert re.match(rf"line {LINES_AT_ONCE + 1} of the input:? ", str(caught.value))
+    assert message in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_blank_lines_end_documents_of_json(documents: Path) -> None:
+    cfg = TranslateConfig(run=str(documents), decoding=BeamConfig(), documents=True, **JSON_LINES)
+    read = TRANSLATION.reader(cfg)
+    assert read is not None
+    lines = read(['{"src": "a"}', '{"src": "b"}', "", '{"src": "c"}'])
+    assert [json.loads(line)["context"] for line in lines] == [[], ["a"], [], []]
+
+
+def test_a_glossary_is_refused_at_once_by_a_search_that_cannot_enforce_it(run: Path, tmp_path: Path) -> None:
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("h\tg\n", encoding="utf-8")
+    cfg = TranslateConfig(run=str(run), decoding=BeamConfig(beam_size=1), runtime=CPU, glossary=str(terms))
+    with pytest.raises(UserError, match=r"^glossary: phrases that must appear need several beams, but"):
+        TRANSLATION.opened(cfg)
+    opened = open_run(run, runtime_cfg=CPU)
+    with pytest.raises(UserError, match=r"^glossary: phrases that must appear need a beam, but"):
+        opened.translate("ab", SamplingConfig(), glossary={"h": "g"})
+    search = MBRConfig(num_samples=0, beam_size=2)
+    assert list(opened.translate("ab", search, glossary={"h": "g"}))
 
 
 def test_a_long_context_is_no_line_that_is_too_long() -> None:
