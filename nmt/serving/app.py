@@ -23,7 +23,7 @@ import hmac
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -35,6 +35,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nmt import __version__
+from nmt.decoding.requests import HALF
 from nmt.errors import UserError, suggest
 from nmt.serving.answers import TooLarge, num_tokens
 from nmt.serving.batcher import Answer, Batcher, Refused
@@ -80,16 +81,20 @@ class ServedModel:
         """Return the answers to a request, whose `body` is read; raise `HTTPException` if it gets none."""
         require_lines(body.lines, self.task.cfg)
         try:
-            asked, tokens = await asyncio.to_thread(self._asked, body)  # others go on meanwhile
-            queued = self.batcher.submit(asked.lines, tokens, asked.question)
-            found = await answered(queued.done, request, self.task.cfg.timeout_seconds)
-            return asked.whole(found)
+            return await answered(self._answers(body), request, self.task.cfg.timeout_seconds)
         except Refused as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
         except TooLarge as error:
             raise HTTPException(413, str(error)) from error
         except UserError as error:
             raise HTTPException(422, str(error)) from error
+
+    async def _answers(self, body: TextRequest) -> list[Answer]:
+        """Return the answers to a request; raise `Refused` at once where the queue is full."""
+        with self.batcher.reading():
+            asked, tokens = await asyncio.to_thread(self._asked, body)  # others go on meanwhile
+        queued = self.batcher.submit(asked.lines, tokens, asked.question)
+        return asked.whole(await queued.done)
 
     def _asked(self, body: TextRequest) -> tuple[Asked, list[int]]:
         """Return what a request asks of the model, and the tokens of each line; long texts take seconds.
@@ -320,13 +325,15 @@ def require_lines(lines: list[str], cfg: ServingConfig) -> None:
             )
         if "\n" in line:
             raise HTTPException(422, f"text[{number}] has a line feed; send a list of lines")
-        if any("\ud800" <= character <= "\udfff" for character in line):
+        if HALF.search(line):
             raise HTTPException(422, f"text[{number}] has half of a surrogate pair, which is no character")
 
 
-async def answered(done: asyncio.Future[list[Answer]], request: Request, seconds: float) -> list[Answer]:
+async def answered(
+    answers: Coroutine[Any, Any, list[Answer]], request: Request, seconds: float
+) -> list[Answer]:
     """Wait for answers; raise `HTTPException` when they take too long or the client has left."""
-    left = asyncio.ensure_future(_disconnected(request))
+    done, left = asyncio.ensure_future(answers), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((done, left), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if done.done():

@@ -11,11 +11,14 @@ line alone overtakes the rest of a long request. Knows no HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
+from operator import attrgetter
 from time import monotonic
 from typing import Any
 
@@ -95,6 +98,7 @@ class Batcher:
         self._running: list[Waiting] = []
         self._clock = 0.0
         self._seconds_per_token = 0.0
+        self._num_read = 0
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -108,10 +112,24 @@ class Batcher:
 
     @property
     def queue(self) -> dict[str, int]:
-        """What waits or is being answered."""
+        """What waits or is being answered, requests that are being read included."""
         every = [*self._waiting, *self._running]
         tokens = sum(one.tokens for one in every)
-        return {"requests": len(self.requests), "sentences": len(every), "tokens": tokens}
+        return {"requests": len(self.requests) + self._num_read, "sentences": len(every), "tokens": tokens}
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Count a request whose tokens are not known yet, while the block lasts, among those of the queue.
+
+        Raises:
+            Refused: the queue is full, or the server is stopping.
+        """
+        self._require_room(1)
+        self._num_read += 1
+        try:
+            yield
+        finally:
+            self._num_read -= 1
 
     def submit(self, lines: Sequence[str], tokens: Sequence[int], question: Question) -> PendingRequest:
         """Put a request into the queue.
@@ -119,19 +137,7 @@ class Batcher:
         Raises:
             Refused: the queue is full, or the server is stopping.
         """
-        if self._closed:
-            raise Refused("the server is stopping", 1)
-        queued, new = self.queue, sum(tokens)
-        full = len(self.requests) >= self.cfg.queue_requests or (
-            queued["tokens"] and queued["tokens"] + new > self.cfg.queue_tokens
-        )
-        if full:
-            seconds = ceil(queued["tokens"] * self._seconds_per_token)
-            raise Refused(
-                f"the server is busy: {queued['requests']} requests with {queued['tokens']:,} tokens wait; "
-                "try again later",
-                min(max(seconds, 1), 60),
-            )
+        self._require_room(sum(tokens))
         request = PendingRequest(question, len(lines))
         turns = accumulate(tokens, initial=self._clock)
         places = zip(range(len(lines)), lines, tokens, turns, strict=False)
@@ -142,6 +148,22 @@ class Batcher:
             request.done.set_result([])
         self._changed.set()
         return request
+
+    def _require_room(self, tokens: int) -> None:
+        """Raise `Refused` unless another request of so many tokens may wait."""
+        if self._closed:
+            raise Refused("the server is stopping", 1)
+        queued = self.queue
+        full = queued["requests"] >= self.cfg.queue_requests or (
+            queued["tokens"] and queued["tokens"] + tokens > self.cfg.queue_tokens
+        )
+        if full:
+            seconds = ceil(queued["tokens"] * self._seconds_per_token)
+            raise Refused(
+                f"the server is busy: {queued['requests']} requests with {queued['tokens']:,} tokens wait; "
+                "try again later",
+                min(max(seconds, 1), 60),
+            )
 
     def close(self) -> None:
         """Refuse what waits and what comes; a request of which the rest is being translated is answered."""
@@ -181,13 +203,15 @@ class Batcher:
 
     def _next_batch(self) -> list[Waiting]:
         """Take the next batch out of the queue."""
-        first = min(self._waiting, key=lambda one: one.turn)
+        first = min(self._waiting, key=attrgetter("turn"))
         search = first.request.question.search
-        alike = [one for one in self._waiting if _may_share(one.request, first.request)]
-        alike.sort(key=lambda one: (abs(one.tokens - first.tokens), one.turn))
+        sharing = {one for one in self.requests if _may_share(one, first.request)}
+        alike = (one for one in self._waiting if one.request in sharing)
         room = search.tokens_at_once("cpu") // search.rows_per_sentence  # also on a GPU: answers are awaited
+        most = max(1, room // first.tokens)  # which is the first of them, and perhaps not the longest
+        nearest = heapq.nsmallest(most, alike, lambda one: (abs(one.tokens - first.tokens), one.turn))
         longest, batch = 0, list[Waiting]()
-        for one in alike:
+        for one in nearest:
             longest = max(longest, one.tokens)
             if batch and longest * (len(batch) + 1) > room:
                 break

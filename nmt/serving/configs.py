@@ -35,7 +35,7 @@ class ServingConfig:
     max_beam_size: int = 16
     """Most hypotheses per sentence, open or returned, that a request may ask for."""
     queue_requests: int = 256
-    """Most requests that wait or are being answered; more are refused with 503."""
+    """Most requests that are read, wait or are being answered; more are refused with 503."""
     queue_tokens: int = 65536
     """Most source tokens that wait or are being translated; more are refused with 503."""
     timeout_seconds: float = 60.0

@@ -284,6 +284,31 @@ def test_nobody_waits_while_a_long_text_is_read(run: Run, monkeypatch: pytest.Mo
         assert late.result()[0] == 200
 
 
+def test_a_full_server_reads_nothing_and_the_time_for_reading_counts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(*asked: Any) -> list[int]:
+        begun.release()
+        assert may_go_on.wait(10)
+        return num_tokens(*asked)
+
+    monkeypatch.setattr(app, "num_tokens", slow)
+    with served(run, queue_requests=1, timeout_seconds=0.5) as client, ThreadPoolExecutor(1) as thread:
+        late = thread.submit(client.post, {"text": "ab"})
+        assert begun.acquire(timeout=10)
+        status, _, answer = client.post({"text": "ab"})
+        assert (status, answer["error"][:54]) == (
+            503,
+            "the server is busy: 1 requests with 0 tokens wait; try",
+        )
+        assert late.result()[0] == 504
+        assert not begun.acquire(blocking=False)
+        may_go_on.set()
+        assert client.post({"text": "ab"})[0] == 200
+
+
 def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
         time.sleep(0.6)

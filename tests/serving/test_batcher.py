@@ -96,6 +96,15 @@ def test_requests_share_batches_of_similar_length_and_keep_their_order() -> None
     ]
 
 
+def test_a_batch_has_the_lines_nearest_in_length_as_far_as_there_is_room() -> None:
+    async def test(batcher: Batcher, worker: Worker) -> None:
+        several = put(batcher, "aaa", "bbbbbb", "cc", "ddddd", "e", "ff", "ggggg")
+        worker.may_go_on.set()
+        await several.done
+
+    assert run(test).batches == [["first"], ["aaa", "cc", "ff"], ["bbbbbb", "ddddd"], ["e", "ggggg"]]
+
+
 def test_another_search_is_another_batch() -> None:
     async def test(batcher: Batcher, worker: Worker) -> None:
         other = put(batcher, "b", question=Question(BeamConfig(beam_size=2, batch_tokens=12)))
@@ -148,6 +157,22 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> None:
             put(batcher, "b")
 
     run(of_requests, queue_requests=1)
+
+
+def test_a_request_that_is_read_has_its_place_in_the_queue() -> None:
+    async def test(batcher: Batcher, worker: Worker) -> None:
+        with batcher.reading():
+            assert batcher.queue == {"requests": 2, "sentences": 1, "tokens": 5}
+            with pytest.raises(Refused, match="2 requests"), batcher.reading():
+                pass
+            with pytest.raises(Refused, match="2 requests"):
+                put(batcher, "b")
+        put(batcher, "a")
+        batcher.close()
+        with pytest.raises(Refused, match="the server is stopping"), batcher.reading():
+            pass
+
+    run(test, queue_requests=2)
 
 
 def test_a_request_that_is_given_up_leaves_the_queue() -> None:
