@@ -178,21 +178,22 @@ def _workers(
     """Yield a pool of one process per config, each at work on its first block; end all with the block."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(len(settings), context, _begin, (settings, work, context.Value("i", 0)))
+    others = set(multiprocessing.active_children())
     with without_interrupt():
         pending = {pool.submit(_answer_block, block) for block in first}
-    processes = multiprocessing.active_children()
+    processes = set(multiprocessing.active_children()) - others
     try:
         yield pool, pending
     except BrokenProcessPool:
         pool.shutdown()  # the exit codes are known only now
-        raise _death([process.exitcode for process in processes], work.done) from None
+        raise _death((process.exitcode for process in processes), work.done) from None
     finally:
         for process in processes:
             process.kill()  # perhaps in the middle of a search
         pool.shutdown()
 
 
-def _death(exit_codes: Sequence[int | None], done: str) -> NmtError:
+def _death(exit_codes: Iterable[int | None], done: str) -> NmtError:
     """Return the error for a pool that lost a worker, and therefore ended the others by SIGTERM."""
     code = next((code for code in exit_codes if code not in (None, 0, -signal.SIGTERM)), -signal.SIGTERM)
     if code > 0:

@@ -31,7 +31,7 @@ from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import file_parts
-from nmt.verbs.file_job import LineCounter, answer, answer_file, worker_settings
+from nmt.verbs.file_job import LineCounter, _workers, answer, answer_file, worker_settings
 from nmt.verbs.translate import TRANSLATION, output_lines
 from tests.runs.untrained import untrained
 
@@ -171,6 +171,19 @@ def test_shards_of_an_array_give_what_a_stream_gives(
     assert "4 of 4 lines of shard 1/3  " in shown.err
     assert (tmp_path / "out").read_bytes() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_processes_of_others_go_on_when_a_job_ends(run: Path, tmp_path: Path) -> None:
+    other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        with _workers([config(run, tmp_path)], TRANSLATION, []):
+            pass
+        other.join(0.2)
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
 
 
 def test_nothing_to_translate(run: Path, tmp_path: Path) -> None:
