@@ -38,8 +38,6 @@ MOST_HEALED = 8
 """Tokens at the end of a prefix that may be replaced by others of the same characters."""
 HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which JSON may spell."""
-FORMS = "NFC", "NFD"
-"""Characters composed, and not."""
 GAP = re.compile(r"\s+")
 OFFERED = re.compile(" ?\0")
 """The beginning of what a source offers behind a term, in which `_without_marked` leaves NULs."""
@@ -240,7 +238,9 @@ class _Term(NamedTuple):
     def of(cls, term: str) -> _Term:
         """Return a term as it is looked for."""
         plain = _plain_term(term)
-        forms = ((word, *(unicodedata.normalize(form, word) for form in FORMS)) for word in term.split())
+        forms = (
+            (word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))) for word in term.split()
+        )
         return cls(plain, [list(dict.fromkeys(several)) for several in forms], plain == plain.lower())
 
     def end(self, text: str, start: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.runs.untrained import untrained, untrained_classifier
 def test_a_line_that_is_no_pair_is_told_before_any_is_classified(tmp_path: Path) -> None:
     run = untrained_classifier(tmp_path / "runs" / "pairs", is_of_pairs=True)
     (tmp_path / "in").write_text("a\tb\n" * LINES_AT_ONCE + "a\n")
-    files = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    files: dict[str, Any] = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
     cfg = ClassifyConfig(
         run=str(run), decoding=BeamConfig(), runtime=RuntimeConfig(device="cpu", threads=1), **files
     )

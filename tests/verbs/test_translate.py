@@ -318,7 +318,7 @@ def test_a_wrong_line_of_a_file_is_told_before_any_is_translated(
     """In a late block; mending it made all that was translated useless."""
     right = "a\tb" if "prefixes" in keys else '{"src": "a"}'
     (tmp_path / "in").write_text(f"{right}\n" * LINES_AT_ONCE + f"{line}\n")
-    files = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    files: dict[str, Any] = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
     search = BeamConfig(beam_size=1)
     cfg = TranslateConfig(run=str(documents), decoding=search, runtime=CPU, **files, **keys)
     with pytest.raises(UserError) as caught:
