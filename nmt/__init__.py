@@ -25,7 +25,8 @@ in import order, too; a test reads these lists and checks both:
     layers/               Blocks that models share; no token id, no text.
     models/               One file a family, and the contract that all of them fulfil.
     training/             The update, its objective and schedule, checkpoints, tracking; no text, no BLEU.
-    decoding/             Search over the contract of models; no text, but in the modules that say so.
+    decoding/             Search over the contract of models; no text, but in minimum Bayes risk.
+    translation/          Lines in; translations, scores or labels out; no files, no runs.
     attention_views/      Pictures of attention.
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, the training that fills it, and what is opened from it.
@@ -70,6 +71,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.runs.opening import open_run as open_run
     from nmt.scripting import train as train
     from nmt.training.checkpoint import CheckpointStore as CheckpointStore
+    from nmt.translation.requests import Request as Request
 
 __version__ = "0.1.0"
 
@@ -83,6 +85,7 @@ _HOME = {
     "DecodingConfig": "decoding.configs",
     "NmtError": "errors",
     "ParallelText": "data.parallel_text",
+    "Request": "translation.requests",
     "Run": "runs.opened",
     "SamplingConfig": "decoding.configs",
     "Tokenizer": "data.tokens.tokenizer",

@@ -29,8 +29,8 @@ from nmt.data.augment.lexicon import WORD, WordLexicon
 from nmt.data.parallel_text import ParallelText
 from nmt.data.text.inline_tags import TAG
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.requests import Request
 from nmt.models.configs import EnsembleConfig, Mean
+from nmt.translation.requests import Request
 
 STYLE = {
     "Mann": "Herr",

@@ -375,8 +375,8 @@ def run_search(row: Record) -> Record:
     from nmt import runtime
     from nmt.data.batches.batching import pad, plan_in_order
     from nmt.decoding import decode
-    from nmt.decoding.translate import evaluating, in_precision
     from nmt.runs.opened import initial_model
+    from nmt.translation.translate import evaluating, in_precision
 
     cfg = config(row)
     device, size = runtime.prepare(cfg.runtime), vocabulary_size(row)

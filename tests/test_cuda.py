@@ -16,7 +16,6 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.decoding import graph_search as graphs
 from nmt.decoding.beam_search import beam_search
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import in_precision
 from nmt.layers.loss import projected_nll, smoothed_nll
 from nmt.models.base import TranslationModel
 from nmt.models.configs import ModelConfig, RnnConfig
@@ -25,6 +24,7 @@ from nmt.runtime_config import Precision, RuntimeConfig
 from nmt.training.optimizers.optimizer import build_optimizer
 from nmt.training.optimizers.optimizer_configs import AdamConfig, MuonConfig, OptimizerConfig
 from nmt.training.parallel_model import ParallelModel
+from nmt.translation.translate import in_precision
 from tests.decoding.test_graph_search import assert_same
 from tests.models.test_contract import CASES, build, logits_of
 from tests.training.objectives.test_objective import cross_entropy

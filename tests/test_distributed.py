@@ -35,8 +35,6 @@ from nmt.data.reading.bundled_data import DemoData
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.evaluate import validation_values
-from nmt.decoding.translate import translate
 from nmt.distributed import ALONE, World, explain, joined
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.files import read_json, write_lines
@@ -70,6 +68,8 @@ from nmt.training.tracking.configs import TrackingConfig
 from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
+from nmt.translation.evaluate import validation_values
+from nmt.translation.translate import translate
 from tests.data.batches.test_streaming import PLAIN
 from tests.training.objectives.test_objective import Sums, consistency, cross_entropy, no_other_model
 from tests.training.test_auto_batch import Limited, many_pairs

@@ -19,9 +19,11 @@ from nmt.attention_views.alignment import Weights, mean_weights
 from nmt.attention_views.table import weights_table
 from nmt.data.batches.batching import pad
 from nmt.data.tokens.tokenizer import BOS, EOS, Piece, Tokenizer
-from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.translate import (
+from nmt.errors import Log, UserError, warn
+from nmt.models.base import TranslationModel
+from nmt.translation.classify import classify
+from nmt.translation.translate import (
     beginnings,
     cut_message,
     evaluating,
@@ -29,8 +31,6 @@ from nmt.decoding.translate import (
     longest_source,
     translate,
 )
-from nmt.errors import Log, UserError, warn
-from nmt.models.base import TranslationModel
 
 BATCH_TOKENS = 2048
 """Tokens of a batch with padding: all weights of a batch, which take far more, are in memory at once."""

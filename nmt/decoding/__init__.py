@@ -3,7 +3,6 @@
 Refuses to know which family a model is of, and how it was trained. The modules in import order:
 
     configs             The configs of search, and the table of strategies; no torch.
-    reranking           The choice among candidates by weighted features, and the weights.
     hypotheses          Hypotheses, what is wished for them, and their limits.
     restrictions        Rules for the next token: n-grams, repetition, length, beginnings, what to avoid.
     candidates          The best continuations of a sentence by one token.
@@ -18,14 +17,6 @@ Refuses to know which family a model is of, and how it was trained. The modules 
     mbr                 Minimum Bayes risk: the candidate of most utility if the others were right.
     narrowing           Search over a part of the vocabulary, another part for each sentence.
     __init__            The one function that finds translations.
-    requests            What is asked of the translation of a line; text to `Wish`.
-    offers              What sources are offered: terms of a glossary, matches of a translation memory.
-    allowed             The tokens that the translation of each line may have.
-    translate           Lines in, translations out, order kept.
-    segments            Lines as parts that are translated: sentences of long lines, sentences behind context.
-    score               Pairs of lines in, log probabilities out, order kept.
-    classify            Lines in, labels and their probabilities out, order kept.
-    evaluate            Loss, and metrics with their signatures, on one split.
 """
 
 from __future__ import annotations

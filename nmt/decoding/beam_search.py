@@ -2,7 +2,7 @@
 
 Search knows a model only through `start`, `advance`, `project` (or the weights of `output`, for a kernel)
 and `max_length`, so nothing here asks which family of models it has. It does not know text either:
-`nmt.decoding.translate` tokenises and detokenises.
+`nmt.translation.translate` tokenises and detokenises.
 
 Shapes: B sentences still in search, K beams, V vocabulary. Beams of one sentence are adjacent: row b * K + k.
 Before the first token each sentence has one beam, the empty hypothesis.

@@ -1,7 +1,7 @@
 """Rules for the next token that beams and samples share: what may not follow, and what is made unlikely.
 
 A rule sees nothing but the ids of a hypothesis, so that none has a state of its own that must follow the
-beams. Knows ids, no text; `nmt.decoding.requests` makes a `Wish` of text.
+beams. Knows ids, no text; `nmt.translation.requests` makes a `Wish` of text.
 
 Shapes: B sentences in search, K hypotheses of one, t their tokens so far, V vocabulary, A sequences to avoid.
 

@@ -13,8 +13,8 @@ from nmt.data.documents import composed
 from nmt.data.modifiers import MATCH_MARK, TERM_MARKS
 from nmt.data.reading.mixture import in_domain, require_domain, tagged
 from nmt.decoding.configs import DecodingConfig, GlossaryUse
-from nmt.decoding.requests import Request, require_text
 from nmt.errors import UserError, suggest
+from nmt.translation.requests import Request, require_text
 
 
 def targets(data: DataConfig) -> list[str]:

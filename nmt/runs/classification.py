@@ -11,12 +11,12 @@ from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.parallel_text import ParallelText
 from nmt.data.tokens.label_set import require_known
-from nmt.decoding.classify import classify
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores, score_text
 from nmt.metrics.label_scores import confusion_table, details_of
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking.sinks import Tracker
+from nmt.translation.classify import classify
+from nmt.translation.evaluate import Scores, score_text
 
 
 class ClassificationTask(TaskCode):

@@ -19,12 +19,12 @@ from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig, SamplingConfig
-from nmt.decoding.evaluate import Scores
 from nmt.decoding.sampling import continuation, draw_lines
-from nmt.decoding.translate import evaluating, in_precision
 from nmt.errors import UserError, warn
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking.sinks import Tracker
+from nmt.translation.evaluate import Scores
+from nmt.translation.translate import evaluating, in_precision
 
 LINES_AT_ONCE = 256
 """Lines that are sampled together."""

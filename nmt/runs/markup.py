@@ -16,9 +16,9 @@ import numpy as np
 from nmt.attention_views.alignment import mean_weights
 from nmt.attention_views.maps import SentenceMaps, attend_tokens
 from nmt.data.text.inline_tags import TaggedLine, Weights, by_position, unit_weights, units
-from nmt.decoding.requests import Request
-from nmt.decoding.translate import Translation, beginnings, longest_source
 from nmt.errors import Log, first_of
+from nmt.translation.requests import Request
+from nmt.translation.translate import Translation, beginnings, longest_source
 
 if TYPE_CHECKING:
     from nmt.decoding.configs import DecodingConfig

@@ -26,32 +26,12 @@ from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.mixture import in_domain, require_domain, without_front
 from nmt.data.text.source_factors import sizes
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.decoding.classify import classify
 from nmt.decoding.configs import (
     GENERATED_TOKENS,
     DecodingConfig,
     GlossaryUse,
     LineSplitting,
     SamplingConfig,
-)
-from nmt.decoding.evaluate import Scores
-from nmt.decoding.offers import NO_OFFERS, Offers, use_of
-from nmt.decoding.requests import Glossary, Request, require_characters, require_text
-from nmt.decoding.score import PairScore, score
-from nmt.decoding.segments import (
-    Segments,
-    Splitting,
-    Usual,
-    translated_behind_context,
-    usual_of,
-    with_less_context,
-)
-from nmt.decoding.translate import (
-    LINES_AT_ONCE,
-    Translation,
-    in_precision,
-    longest_source,
-    translate,
 )
 from nmt.errors import Log, UserError, warn
 from nmt.metrics.scoring import of_another_task, require_metrics
@@ -80,6 +60,26 @@ from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import Evaluation
 from nmt.runtime_config import Precision
 from nmt.training.adapting.adaptation import adapt
+from nmt.translation.classify import classify
+from nmt.translation.evaluate import Scores
+from nmt.translation.offers import NO_OFFERS, Offers, use_of
+from nmt.translation.requests import Glossary, Request, require_characters, require_text
+from nmt.translation.score import PairScore, score
+from nmt.translation.segments import (
+    Segments,
+    Splitting,
+    Usual,
+    translated_behind_context,
+    usual_of,
+    with_less_context,
+)
+from nmt.translation.translate import (
+    LINES_AT_ONCE,
+    Translation,
+    in_precision,
+    longest_source,
+    translate,
+)
 
 Line = TypeVar("Line", bound=str | Request)
 
@@ -279,7 +279,7 @@ class Run(TrainedModel):
         """Return the translation of each request of `fitted`, without that of its context.
 
         `numbers` are those of the lines of the requests; `options` are `token_scores` and `warn_unmet` of
-        `nmt.decoding.translate`.
+        `nmt.translation.translate`.
         """
         shared: dict[str, Any] = {"device": self.device, "warn": warn, **options}
 
@@ -331,7 +331,7 @@ class Run(TrainedModel):
         """Return the log probability of each pair (source, target); a language model ignores sources.
 
         `decoding` says how many tokens may be read and in which precision; `tgt` and `domain` are as in
-        `asking_for`, `warn` and `first_line` as in `nmt.decoding.score`.
+        `asking_for`, `warn` and `first_line` as in `nmt.translation.score`.
         """
         if self.cfg.task is Task.classification:
             self.require_task(Task.translation)

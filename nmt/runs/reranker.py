@@ -19,11 +19,11 @@ from nmt.data.configs import domain_tag
 from nmt.data.documents import composed, current_of_each
 from nmt.data.reading.mixture import domain_of, without_front
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.requests import Request
-from nmt.decoding.reranking import Floats, chosen
-from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.runs.opened import Run
+from nmt.translation.requests import Request
+from nmt.translation.reranking import Floats, chosen
+from nmt.translation.translate import Translation
 
 VERSION = 2
 """Increased when a feature is computed otherwise, so that weights tuned for the old one are not used."""

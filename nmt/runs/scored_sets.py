@@ -12,13 +12,13 @@ from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading import sources
 from nmt.data.reading.mixture import tagged
 from nmt.decoding import DecodingConfig
-from nmt.decoding.evaluate import Scores
 from nmt.errors import Log
 from nmt.files import write_lines
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation
+from nmt.translation.evaluate import Scores
 
 
 class ScoredSet(NamedTuple):

@@ -16,10 +16,10 @@ from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.parallel_text import ParallelText
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
 from nmt.training.tracking.sinks import Tracker
+from nmt.translation.evaluate import Scores
 
 
 @dataclass

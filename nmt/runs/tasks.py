@@ -10,13 +10,13 @@ from nmt.data.batches.batching import collate, plan_in_order
 from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores, perplexity, validation_values
 from nmt.errors import Log
 from nmt.progress import told
 from nmt.runs.classification import ClassificationTask
 from nmt.runs.language_model import LanguageModelTask
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.runs.translation import TranslationTask
+from nmt.translation.evaluate import Scores, perplexity, validation_values
 
 TASKS: dict[Task, TaskCode] = {
     Task.translation: TranslationTask(),

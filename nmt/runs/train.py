@@ -26,7 +26,6 @@ from nmt.config.stored import to_plain
 from nmt.data.batches.streaming import closed
 from nmt.data.batches.training_split import Examples, TrainingData
 from nmt.data.parallel_text import Split
-from nmt.decoding.evaluate import Scores
 from nmt.distributed import World
 from nmt.errors import Log, UserError, warn
 from nmt.files import EXPORT_RECORD, digest, write_json, write_lines
@@ -75,6 +74,7 @@ from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.train_state import TrainState, selected_steps
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import AverageOf
+from nmt.translation.evaluate import Scores
 
 SHARED_SECONDS = 60.0
 """Time in which a network file system shows all machines what one of them has written."""

@@ -16,11 +16,11 @@ from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.parallel_text import ParallelText
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores, evaluate_text
-from nmt.decoding.segments import with_less_context
-from nmt.decoding.translate import longest_source
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking.sinks import Tracker
+from nmt.translation.evaluate import Scores, evaluate_text
+from nmt.translation.segments import with_less_context
+from nmt.translation.translate import longest_source
 
 
 class TranslationTask(TaskCode):

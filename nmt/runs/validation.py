@@ -11,9 +11,7 @@ from nmt import runtime
 from nmt.config.roots import TrainConfig, search_of_validations, search_with, tried_values
 from nmt.config.spelling import spelled
 from nmt.data.parallel_text import ParallelText, Split
-from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.evaluate import Scores, languages_asked_for
 from nmt.errors import Log, UserError
 from nmt.files import write_lines
 from nmt.metrics.scoring import MACRO
@@ -23,6 +21,8 @@ from nmt.runs.scored_sets import SetEvaluations
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS, Evaluation, are_of_several_corpora
 from nmt.training.tracking.sinks import Tracker
+from nmt.translation.allowed import AllowedTokens
+from nmt.translation.evaluate import Scores, languages_asked_for
 
 
 class Search(NamedTuple):

@@ -1,7 +1,7 @@
 """What a request asks about its lines, and the answers as plain data.
 
-Translations are those of `nmt.decoding.translate`, which `nmt translate` writes, too. Confidence comes from
-one more pass of the model over each translation, attention from another. Knows no HTTP.
+Translations are those of `nmt.translation.translate`, which `nmt translate` writes, too. Confidence comes
+from one more pass of the model over each translation, attention from another. Knows no HTTP.
 
 Shapes: T target tokens, S source tokens.
 """
@@ -22,20 +22,20 @@ from nmt.data.reading.mixture import split_front
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokens.tokenizer import Piece
 from nmt.decoding import DecodingConfig
-from nmt.decoding.offers import NO_OFFERS, Offers
-from nmt.decoding.requests import Request, Wishes
-from nmt.decoding.score import score_ids
-from nmt.decoding.segments import Segments
-from nmt.decoding.translate import (
+from nmt.errors import UserError
+from nmt.runs.markup import Markup, Part
+from nmt.runs.opened import Run
+from nmt.translation.offers import NO_OFFERS, Offers
+from nmt.translation.requests import Request, Wishes
+from nmt.translation.score import score_ids
+from nmt.translation.segments import Segments
+from nmt.translation.translate import (
     Translation,
     beginnings,
     is_shortened,
     longest_source,
     require_room,
 )
-from nmt.errors import UserError
-from nmt.runs.markup import Markup, Part
-from nmt.runs.opened import Run
 
 MOST_WISHED = 4_000_000
 """Sum over the lines of a request of `Wish.size`, some ten bytes each."""
@@ -57,7 +57,7 @@ class Question:
     prefix: str = ""
     must: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
-    """Text that translations begin with, must have and must not have: see `nmt.decoding.requests`."""
+    """Text that translations begin with, must have and must not have: see `nmt.translation.requests`."""
     terms: tuple[tuple[str, str], ...] = ()
     """Terms of the sources and their translations."""
     markup: bool = False

@@ -35,7 +35,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nmt import __version__
-from nmt.decoding.requests import HALF
 from nmt.errors import UserError, suggest
 from nmt.serving.answers import TooLarge, num_tokens
 from nmt.serving.batcher import Answer, Batcher, Refused
@@ -43,6 +42,7 @@ from nmt.serving.configs import ServingConfig
 from nmt.serving.counters import Counters, exposition
 from nmt.serving.task import Asked, ServedTask, TextRequest
 from nmt.serving.tasks import SERVED
+from nmt.translation.requests import HALF
 
 PAGE = Path(__file__).with_name("page.html")
 CLIENT_LEFT = 499

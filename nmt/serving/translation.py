@@ -15,14 +15,14 @@ from nmt.data.documents import PreviousLines
 from nmt.data.text.sentences import joined
 from nmt.decoding import DecodingConfig
 from nmt.decoding.configs import LineSplitting
-from nmt.decoding.offers import NO_OFFERS, Offers, read_memory
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.asking import has_choice, require_known, targets
 from nmt.serving.answers import Question, TooLarge, answers
 from nmt.serving.batcher import Answer
 from nmt.serving.configs import ServingConfig
 from nmt.serving.task import Asked, ServedTask, TextRequest
+from nmt.translation.offers import NO_OFFERS, Offers, read_memory
+from nmt.translation.requests import Request
 
 
 class TranslationRequest(TextRequest):

@@ -33,7 +33,6 @@ from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading import sources
 from nmt.data.reading.lines import read_lines
 from nmt.data.reading.sources import MixtureData
-from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import SPLITTING, LineSplitting
 from nmt.disk_cache import cache_dir
 from nmt.errors import UserError, tell
@@ -49,6 +48,7 @@ from nmt.runs.synthetic import Selection
 from nmt.runs.train import train
 from nmt.runtime_config import RuntimeConfig, num_processes
 from nmt.signals import StopRequest
+from nmt.translation.allowed import AllowedTokens
 from nmt.verbs.configs import Combine, DistilConfig
 from nmt.verbs.translate import search_settings, translate_file
 

@@ -24,8 +24,6 @@ from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.sources import has_split, like_trained, set_configs
 from nmt.data.reading.testsets import TestsetData
-from nmt.decoding.evaluate import Scores
-from nmt.decoding.score import score
 from nmt.errors import UserError, warn
 from nmt.files import digest_of_lines, write_json, write_lines
 from nmt.metrics.confidence import correlations
@@ -39,6 +37,8 @@ from nmt.runs.opening import open_runs
 from nmt.runs.scored_sets import scored_sets
 from nmt.runs.tasks import Evaluation
 from nmt.signals import StopRequest
+from nmt.translation.evaluate import Scores
+from nmt.translation.score import score
 from nmt.verbs.configs import EvaluateConfig, RerankConfig
 
 FORMAT = 1

@@ -38,7 +38,6 @@ from rich.text import Text
 
 from nmt.config.roots import FileConfig
 from nmt.data.reading.lines import decoded
-from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import Log, NmtError, TrainingStopped, warn
 from nmt.files import path_of
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
@@ -46,6 +45,7 @@ from nmt.runtime import cores_allowed, resolve_device
 from nmt.signals import StopRequest, when_orphaned, without_interrupt
 from nmt.training.tracking.display import is_live
 from nmt.training.tracking.status_line import duration
+from nmt.translation.translate import LINES_AT_ONCE
 from nmt.verbs.file_parts import Block, Job, Reader, write_part
 
 POLL_SECONDS = 0.5

@@ -31,9 +31,9 @@ from nmt.containment import require_contained
 from nmt.data.parallel_text import stamp_of_files
 from nmt.data.reading.compression import compressing
 from nmt.data.reading.lines import read_lines, require_file
-from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import InUse, UserError, warn
 from nmt.files import link_first, locked, read_json, write_atomically, write_json, written_atomically
+from nmt.translation.translate import LINES_AT_ONCE
 
 OTHER_OUTPUT = "choose another output=..."
 WHOLE = Shard(1, 1)

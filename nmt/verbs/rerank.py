@@ -24,9 +24,6 @@ from nmt.data.documents import current_of_each
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.mixture import untagged, without_front
 from nmt.decoding.configs import SPLITTING, BeamConfig
-from nmt.decoding.evaluate import Scores, score_text
-from nmt.decoding.reranking import Floats, chosen, tuned
-from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError, warn
 from nmt.files import read_json, require_place, write_json, write_lines
 from nmt.metrics.configs import ScoringConfig
@@ -36,6 +33,9 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.opening import open_run, open_runs
 from nmt.runs.reranker import VERSION, Reranker
+from nmt.translation.evaluate import Scores, score_text
+from nmt.translation.reranking import Floats, chosen, tuned
+from nmt.translation.translate import Translation
 from nmt.verbs.configs import RerankConfig
 from nmt.verbs.evaluate import changed_settings, scored_fields
 from nmt.verbs.file_job import Answers, LineWork, answer

@@ -16,10 +16,10 @@ from nmt.config.roots import Task
 from nmt.config.stored import load_run, to_plain
 from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.data.reading.lines import is_cut
-from nmt.decoding.score import PairScore
 from nmt.errors import Log, UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
+from nmt.translation.score import PairScore
 from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import Answers, LineWork, answer
 from nmt.verbs.file_parts import Reader

@@ -18,14 +18,14 @@ from nmt.data.documents import PreviousLines
 from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.data.reading.lines import is_cut
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.offers import Offers, read_memory
-from nmt.decoding.requests import Glossary, Request
-from nmt.decoding.translate import Translation
 from nmt.errors import Log, UserError
 from nmt.files import digest, path_of
 from nmt.runs.asking import require_answerable, require_choice, require_enforceable, require_known
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_runs
+from nmt.translation.offers import Offers, read_memory
+from nmt.translation.requests import Glossary, Request
+from nmt.translation.translate import Translation
 from nmt.verbs.file_job import Answers, LineWork, answer, answer_file
 from nmt.verbs.file_parts import Reader
 

@@ -16,12 +16,12 @@ from nmt.data.special_ids import BOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import translate
 from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, RnnConfig, TransformerConfig
+from nmt.translation.translate import translate
 
 CPU = torch.device("cpu")
 LINES = ["two dogs run in the snow", "a man in a red shirt", "a dog", "the snow is red"]

@@ -20,11 +20,11 @@ from nmt.decoding.beam_search import beam_search
 from nmt.decoding.configs import BeamConfig, LengthPenalty
 from nmt.decoding.graph_search import Loop, Loops, Replay, contents, forget, graph_search, search
 from nmt.decoding.hypotheses import Hypothesis
-from nmt.decoding.translate import evaluating
 from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.models.base import State, TranslationModel
 from nmt.models.configs import ModelConfig, TransformerConfig
+from nmt.translation.translate import evaluating
 from tests.decoding.test_beam_search import TableModel, sentences, tiny_transformer
 from tests.models.test_contract import ENSEMBLES, SEARCHED, build
 

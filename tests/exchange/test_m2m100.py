@@ -16,10 +16,10 @@ from nmt.data.parallel_text import Split
 from nmt.data.reading.bundled_data import DemoData
 from nmt.data.reading.sources import load
 from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.exchange.imported import Imported
 from nmt.exchange.importing import import_folder
+from nmt.translation.requests import Request
 from tests.exchange.agreement import require_agreement
 
 transformers = pytest.importorskip("transformers", reason="the extra `export` is not installed")

@@ -15,9 +15,9 @@ from nmt import open_run
 from nmt.cli import main
 from nmt.data.modifiers import MATCH_MARK
 from nmt.data.reading.augmented import USUAL
-from nmt.decoding.evaluate import Scores
 from nmt.files import written_lines
 from nmt.runs.scored_sets import SetEvaluations
+from nmt.translation.evaluate import Scores
 
 TOY = [
     *("experiment=none", "data=toy", "tokenizer=char", "model=transformer_tiny", "model.d_model=16"),

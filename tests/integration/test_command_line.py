@@ -326,7 +326,7 @@ def test_a_sweep_goes_on_after_a_failed_trial(
     update = Trainer._update
 
     def dying(self: Trainer, *arguments: Any) -> Any:
-        if self.seed == 3 and self.train_state.step == 5:
+        if self.gradients.seed == 3 and self.train_state.step == 5:
             self.saves.finish()  # else the checkpoint of step 4 may not be whole yet
             os._exit(9)
         return update(self, *arguments)

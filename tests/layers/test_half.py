@@ -13,11 +13,11 @@ from nmt import kernels
 from nmt.decoding.beam_search import beam_search
 from nmt.decoding.configs import BeamConfig
 from nmt.decoding.graph_search import Loops, graph_search
-from nmt.decoding.translate import in_precision
 from nmt.layers.half import can_be_half, in_half
 from nmt.models.base import State, TranslationModel
 from nmt.models.configs import ModelConfig
 from nmt.runtime_config import Precision
+from nmt.translation.translate import in_precision
 from tests.models.test_contract import ENSEMBLES, SEARCHED, build
 
 

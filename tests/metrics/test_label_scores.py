@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from nmt.decoding.evaluate import score_text
 from nmt.metrics.label_scores import (
     MOST_LABELS,
     confusion_lines,
@@ -13,6 +12,7 @@ from nmt.metrics.label_scores import (
     signature_of,
     with_metric,
 )
+from nmt.translation.evaluate import score_text
 
 TRUE = ["a", "a", "a", "a", "b", "b", "c", "c"]
 PREDICTED = ["a", "a", "b", "d", "b", "a", "a", "a"]

@@ -20,7 +20,6 @@ from nmt.cli import main
 from nmt.data.parallel_text import Split
 from nmt.data.reading.bundled_data import ToyData
 from nmt.data.reading.sources import load
-from nmt.decoding.evaluate import score_text
 from nmt.errors import UserError
 from nmt.files import write_lines
 from nmt.metrics import comet
@@ -37,6 +36,7 @@ from nmt.metrics.scoring import (
     require_metrics,
     sentence_counts,
 )
+from nmt.translation.evaluate import score_text
 
 REFS = [
     "Ein Mann in einem roten Hemd steht im Schnee.",

@@ -19,7 +19,6 @@ from nmt.config.roots import RunConfig
 from nmt.data.batches.batching import Batch
 from nmt.decoding import decode
 from nmt.decoding.configs import BeamConfig, DecodingConfig, SamplingConfig
-from nmt.decoding.evaluate import validation_values
 from nmt.decoding.hypotheses import Hypothesis
 from nmt.decoding.sampling import continuation
 from nmt.errors import UserError
@@ -30,6 +29,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.configs import EnsembleConfig, Mean, ModelConfig
 from nmt.models.ensemble import Ensemble, mean_of_weights
 from nmt.runtime_config import Precision
+from nmt.translation.evaluate import validation_values
 from tests.models.test_contract import (
     VOCAB_SIZE,
     Sentences,

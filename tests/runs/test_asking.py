@@ -12,14 +12,14 @@ import pytest
 
 from nmt.cli import main
 from nmt.data.augment.translation_memory import TranslationMemory
-from nmt.decoding.offers import Offers
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.configs import ServingConfig
 from nmt.serving.tasks import served_task
+from nmt.translation.offers import Offers
+from nmt.translation.requests import Request
 from tests.runs.untrained import untrained
 from tests.serving.served import served
 

@@ -18,15 +18,15 @@ from nmt.config.roots import LineFormat, TranslateConfig
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import BeamConfig, LineSplitting
-from nmt.decoding.evaluate import evaluate_text
-from nmt.decoding.requests import Request
-from nmt.decoding.segments import Usual, joined_translations, translated_behind_context, usual_of
-from nmt.decoding.translate import Translation, _of_sentence, translate
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
 from nmt.runs.translation import TranslationTask
 from nmt.runtime_config import RuntimeConfig
+from nmt.translation.evaluate import evaluate_text
+from nmt.translation.requests import Request
+from nmt.translation.segments import Usual, joined_translations, translated_behind_context, usual_of
+from nmt.translation.translate import Translation, _of_sentence, translate
 from nmt.verbs import file_parts
 from nmt.verbs.file_job import answer
 from nmt.verbs.translate import TRANSLATION, with_previous_lines
@@ -243,7 +243,7 @@ def test_scores_are_those_of_the_sentences_themselves(documents: Run) -> None:
     further = [["XY <brk> BA", "CD"]]
     text = ParallelText(["ab <brk> ba", "cd"], ["AB <brk> BAx", "CDx"], further)
     hypotheses = [Translation("AB <brk> BA"), Translation("CD")]
-    with mock.patch("nmt.decoding.evaluate.translate", return_value=hypotheses):
+    with mock.patch("nmt.translation.evaluate.translate", return_value=hypotheses):
         scores = evaluate_text(
             documents.model, documents.tokenizer, text, SEARCH, ["chrf"],
             tgt_lang="de", device=documents.device, context_target=True,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from nmt.cli import main
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
@@ -18,6 +17,7 @@ from nmt.runs.reranker import Reranker
 from nmt.runtime_config import RuntimeConfig
 from nmt.serving.configs import ServingConfig
 from nmt.serving.tasks import served_task
+from nmt.translation.requests import Request
 from tests.runs.untrained import untrained
 from tests.serving.served import served
 

@@ -12,7 +12,6 @@ import pytest
 from nmt.config.roots import RunConfig
 from nmt.data.parallel_text import Split
 from nmt.decoding.configs import BeamConfig, DecodingConfig
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.models import build_model
 from nmt.models.configs import TransformerConfig
@@ -20,6 +19,7 @@ from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.opened import Run
 from nmt.runs.opening import ensemble_of, open_run
 from nmt.runtime_config import Precision, RuntimeConfig
+from nmt.translation.requests import Request
 from tests.runs.untrained import GPT, RNN, TRANSFORMER, WORDS, untrained, untrained_classifier
 
 

@@ -12,7 +12,6 @@ import torch
 
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, search_with
-from nmt.decoding.evaluate import Scores
 from nmt.distributed import ALONE
 from nmt.runs import train
 from nmt.runs.checkpoint_names import load_weights
@@ -20,6 +19,7 @@ from nmt.runs.opening import open_run
 from nmt.runs.validation import Search
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
+from nmt.translation.evaluate import Scores
 from nmt.verbs import VERBS
 from tests.runs.test_tuning import CPU, TRIED, scores_of
 from tests.runs.untrained import untrained

@@ -10,8 +10,6 @@ import pytest
 
 from nmt.attention_views.alignment import mean_weights
 from nmt.decoding.configs import BeamConfig, LengthPenalty, LineSplitting
-from nmt.decoding.offers import NO_OFFERS
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
@@ -19,6 +17,8 @@ from nmt.runtime_config import RuntimeConfig
 from nmt.serving.answers import Question, answers, num_tokens
 from nmt.serving.configs import ServingConfig
 from nmt.serving.tasks import served_task
+from nmt.translation.offers import NO_OFFERS
+from nmt.translation.requests import Request
 from tests.runs.untrained import WORDS, untrained
 
 CPU = RuntimeConfig(device="cpu", threads=1)

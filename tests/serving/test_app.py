@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from nmt.decoding.configs import MBRConfig
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run
 from nmt.runs.opening import ensemble_of, open_run
@@ -30,6 +29,7 @@ from nmt.serving import app, translation
 from nmt.serving.answers import Question, answers, num_tokens
 from nmt.serving.configs import ServingConfig
 from nmt.serving.tasks import served_task
+from nmt.translation.requests import Request
 from nmt.verbs.translate import with_previous_lines
 from tests.runs.untrained import RNN, WORDS, untrained, untrained_classifier
 from tests.serving.served import Client, served

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runtime_config import RuntimeConfig
+from nmt.translation.translate import LINES_AT_ONCE
 from nmt.verbs.classify import LABELS
 from nmt.verbs.configs import ClassifyConfig
 from nmt.verbs.file_job import answer_file

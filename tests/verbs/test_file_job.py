@@ -23,13 +23,13 @@ from nmt.cli import main
 from nmt.config.roots import TranslateConfig
 from nmt.data.reading.lines import decoded
 from nmt.decoding.configs import BeamConfig, LineSplitting
-from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
+from nmt.translation.translate import LINES_AT_ONCE
 from nmt.verbs import file_parts
 from nmt.verbs.file_job import LineCounter, _workers, answer, answer_file, worker_settings
 from nmt.verbs.translate import TRANSLATION, output_lines

@@ -19,13 +19,13 @@ from nmt.config.compose import compose
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.data.reading.sources import MixtureData
 from nmt.decoding.configs import BeamConfig, LineSplitting
-from nmt.decoding.translate import Translation
 from nmt.errors import UserError
 from nmt.files import write_json
 from nmt.runs.checkpoint_names import with_fixed_checkpoints
 from nmt.runs.opening import open_run
 from nmt.runs.reranker import FLOOR, Reranker, features_of
 from nmt.runtime_config import RuntimeConfig
+from nmt.translation.translate import Translation
 from nmt.verbs import VERBS, rerank
 from nmt.verbs.configs import RerankConfig
 from tests.runs.untrained import GPT, WORDS, untrained

@@ -14,12 +14,12 @@ import pytest
 
 from nmt.cli import main
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.metrics.confidence import correlations
 from nmt.metrics.scoring import sentence_chrf
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
+from nmt.translation.translate import LINES_AT_ONCE
 from nmt.verbs import file_parts
 from nmt.verbs.configs import ScoreConfig
 from nmt.verbs.file_job import answer, answer_file

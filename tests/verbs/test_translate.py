@@ -20,12 +20,12 @@ from nmt.data.augment.translation_memory import TranslationMemory
 from nmt.data.modifiers import MATCH_MARK
 from nmt.data.parallel_text import MAX_LINE_CHARS
 from nmt.decoding.configs import BeamConfig, LineSplitting, MBRConfig, SamplingConfig
-from nmt.decoding.offers import Offers
-from nmt.decoding.requests import Request
-from nmt.decoding.translate import LINES_AT_ONCE
 from nmt.errors import UserError
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
+from nmt.translation.offers import Offers
+from nmt.translation.requests import Request
+from nmt.translation.translate import LINES_AT_ONCE
 from nmt.verbs import VERBS
 from nmt.verbs.file_job import answer_file
 from nmt.verbs.translate import TRANSLATION, _request, with_previous_lines

@@ -2,7 +2,7 @@
 
 In training it is the target of the other pair whose source is most like this one, so that the model learns
 what of it to keep (Bulte and Tezcan 2019, Neural Fuzzy Repair). At translation it comes from a translation
-memory; see `nmt.decoding.offers`.
+memory; see `nmt.translation.offers`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In training they are words of the pair itself, chosen at random among those that the word lexicon aligns, so
 that the model learns to use what it is offered, whatever it is (Dinu et al. 2019). A share of them may be
 replaced on both sides by other words, which nothing but the offer predicts. At translation they are those of
-a glossary. Knows no glossary; see `nmt.decoding.requests`.
+a glossary. Knows no glossary; see `nmt.translation.requests`.
 """
 
 from __future__ import annotations

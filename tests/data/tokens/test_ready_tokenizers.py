@@ -25,8 +25,8 @@ from nmt.data.tokens.tokenizer_training import (
     TokenizerConfig,
     TokenizerKind,
 )
-from nmt.decoding.requests import Request, Wishes
 from nmt.errors import UserError
+from nmt.translation.requests import Request, Wishes
 
 tokenizers = pytest.importorskip("tokenizers", reason="the extra `tokenizers` is not installed")
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402

@@ -16,9 +16,9 @@ from nmt.data.tokens.adaptation import extended
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TagSide, TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig, DecodingConfig, MBRConfig, SamplingConfig
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.runs.opened import Run
+from nmt.translation.requests import Request
 from nmt.verbs import VERBS
 
 SRC = ["<2de> <bt> a dog", "<2fr> a dog", "<2de> a cat", " "]

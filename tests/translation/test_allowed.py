@@ -14,13 +14,13 @@ from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.tokens.shortlist import build_shortlist
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
-from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.requests import Request
 from nmt.errors import UserError
 from nmt.files import write_lines
 from nmt.runs.opened import Run
 from nmt.runs.opening import open_run
+from nmt.translation.allowed import AllowedTokens
+from nmt.translation.requests import Request
 from tests.runs.untrained import GPT, LETTERS, untrained
 
 LINES = ["ein Mann reitet auf einem Pferd", "zwei Hunde spielen im Schnee", "der Hund rennt über die Wiese"]

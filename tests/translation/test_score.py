@@ -17,16 +17,16 @@ from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding import decode, forcing
-from nmt.decoding import score as scoring
 from nmt.decoding.configs import BeamConfig, SamplingConfig
-from nmt.decoding.evaluate import validation_values
-from nmt.decoding.score import PairScore, score, score_ids
 from nmt.errors import UserError
 from nmt.layers.choices import Positions
 from nmt.layers.loss import smoothed_nll
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, ModelConfig, TransformerConfig
+from nmt.translation import score as scoring
+from nmt.translation.evaluate import validation_values
+from nmt.translation.score import PairScore, score, score_ids
 from tests.models.test_contract import SEARCHED, build
 
 CPU = torch.device("cpu")

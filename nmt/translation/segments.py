@@ -20,9 +20,9 @@ from nmt.data.reading.mixture import split_front
 from nmt.data.text.sentences import joined, parts, sentences
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import LineSplitting
-from nmt.decoding.requests import Request
-from nmt.decoding.translate import CHARS_PER_TOKEN, Translation
 from nmt.errors import Log
+from nmt.translation.requests import Request
+from nmt.translation.translate import CHARS_PER_TOKEN, Translation
 
 MOST_CHARS = 1 << 16
 """Characters of the longest line that is split, about 10,000 words; other lines have to wait for it."""

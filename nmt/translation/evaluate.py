@@ -21,14 +21,14 @@ from nmt.data.reading.mixture import language_of_tag, split_tag, without_front
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import ROWS_AT_ONCE
-from nmt.decoding.requests import Request
-from nmt.decoding.segments import translated_behind_context
-from nmt.decoding.translate import Translation, evaluating, translate
 from nmt.distributed import ALONE, World
 from nmt.errors import UserError, warn
 from nmt.metrics.configs import ScoringConfig
 from nmt.metrics.scoring import METRICS, SCORERS, ScoredText, means, require_computable
 from nmt.models.base import TranslationModel
+from nmt.translation.requests import Request
+from nmt.translation.segments import translated_behind_context
+from nmt.translation.translate import Translation, evaluating, translate
 
 
 @dataclass

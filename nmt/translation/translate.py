@@ -23,12 +23,10 @@ from nmt.data.documents import current
 from nmt.data.special_ids import EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding import RANKINGS, decode
-from nmt.decoding.allowed import AllowedTokens
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import log_probs_of
 from nmt.decoding.graph_search import forget
 from nmt.decoding.hypotheses import Hypothesis, Wish
-from nmt.decoding.requests import Request, Wishes
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, first_of, warn
 from nmt.layers.half import can_be_half, in_half
@@ -39,6 +37,8 @@ from nmt.models.base import TranslationModel
 from nmt.progress import told
 from nmt.runtime import search_precision
 from nmt.runtime_config import Precision
+from nmt.translation.allowed import AllowedTokens
+from nmt.translation.requests import Request, Wishes
 
 LINES_AT_ONCE = 1024
 """Lines of a stream or a file that are sorted by length and translated at once."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nmt.decoding.reranking import Floats, chosen, tuned
 from nmt.errors import UserError
 from nmt.metrics.configs import ScoringConfig
 from nmt.metrics.scoring import METRICS, ScoredText, require_tunable, sentence_chrf, sentence_counts
+from nmt.translation.reranking import Floats, chosen, tuned
 
 WORDS = ["the", "a", "dog", "cat", "man", "snow", "red", "two", "runs", "stands", "in", "on"]
 NUM_SENTENCES = 40

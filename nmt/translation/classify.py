@@ -16,11 +16,11 @@ from nmt.data.batches.batching import pad, plan_in_order
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.translate import LESS, evaluating, in_precision, read_sources
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, UserError, warn
 from nmt.memory import in_halves
 from nmt.models.base import TranslationModel
+from nmt.translation.translate import LESS, evaluating, in_precision, read_sources
 
 
 @dataclass
@@ -53,7 +53,7 @@ def classify(
 ) -> list[Prediction]:
     """Return the prediction for each line, in the order of `lines`, on every rank of `world`.
 
-    A line is cut, and named by `warn`, as in `nmt.decoding.translate`; a blank line is classified, too.
+    A line is cut, and named by `warn`, as in `nmt.translation.translate`; a blank line is classified, too.
     """
     numbered = range(first_line, first_line + len(lines))
     sources, cut = read_sources(lines, model, tokenizer, cfg, warn, numbered, done="read")

@@ -16,8 +16,6 @@ from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.evaluate import evaluate_text, perplexity, score_text, validation_values
-from nmt.decoding.translate import translate
 from nmt.errors import UserError
 from nmt.files import write_lines
 from nmt.metrics.configs import ScoringConfig
@@ -25,6 +23,8 @@ from nmt.metrics.scoring import METRICS, Metric, ScoredText
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import TransformerConfig
+from nmt.translation.evaluate import evaluate_text, perplexity, score_text, validation_values
+from nmt.translation.translate import translate
 
 CPU = torch.device("cpu")
 

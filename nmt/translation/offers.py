@@ -17,8 +17,8 @@ from nmt.data.reading import files
 from nmt.data.reading.compression import without_suffix
 from nmt.data.reading.files import FilesData
 from nmt.decoding.configs import GlossaryUse
-from nmt.decoding.requests import Glossary, Request
 from nmt.errors import UserError
+from nmt.translation.requests import Glossary, Request
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig
-from nmt.decoding.translate import CHARS_PER_TOKEN, Translation, cut_message, translate
 from nmt.errors import UserError
 from nmt.models.base import State, TranslationModel
+from nmt.translation.translate import CHARS_PER_TOKEN, Translation, cut_message, translate
 
 CPU = torch.device("cpu")
 LINES = [

@@ -23,9 +23,9 @@ from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerK
 from nmt.decoding.configs import BeamConfig, GlossaryUse
 from nmt.decoding.guided_search import search
 from nmt.decoding.hypotheses import EDGE, Wish
-from nmt.decoding.requests import Glossary, Request, Spellings, Wishes
 from nmt.decoding.restrictions import Restrictions
 from nmt.errors import UserError
+from nmt.translation.requests import Glossary, Request, Spellings, Wishes
 from tests.decoding.test_beam_search import TableModel
 
 LINES = [

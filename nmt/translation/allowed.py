@@ -23,9 +23,9 @@ from nmt.data.tokens.shortlist import PieceIds, Shortlist
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import SPACE
 from nmt.decoding.configs import DecodingConfig
-from nmt.decoding.requests import Wishes
 from nmt.errors import Log, UserError, first_of
 from nmt.files import path_of
+from nmt.translation.requests import Wishes
 
 KEY = "decoding.allowed"
 

@@ -19,7 +19,10 @@ from nmt.data.special_ids import EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.decoding.configs import DecodingConfig
 from nmt.decoding.forcing import token_log_probs
-from nmt.decoding.translate import (
+from nmt.errors import Log, first_of, warn
+from nmt.memory import in_halves
+from nmt.models.base import TranslationModel
+from nmt.translation.translate import (
     CHARS_PER_TOKEN,
     LESS,
     beginnings,
@@ -27,9 +30,6 @@ from nmt.decoding.translate import (
     is_shortened,
     longest_source,
 )
-from nmt.errors import Log, first_of, warn
-from nmt.memory import in_halves
-from nmt.models.base import TranslationModel
 
 UNSCORED = -math.inf
 """The score of a pair that a model cannot read."""
