@@ -178,18 +178,25 @@ class Run(TrainedModel):
         self.with_offers([], search, offers)
         if markup:
             self.require_markup()
-        asked: dict[str, Any] = {"domain": domain, "offers": offers, "markup": markup}
-        asked["token_scores"] = token_scores
 
-        def translated() -> Iterator[Translation]:
+        def in_blocks() -> Iterator[Translation]:
             first_line = 1
             while block := list(itertools.islice(several, LINES_AT_ONCE)):
-                yield from self.answered(block, search, tgt, first_line=first_line, **asked)
+                yield from self.translated_lines(
+                    block,
+                    search,
+                    tgt,
+                    domain=domain,
+                    offers=offers,
+                    markup=markup,
+                    first_line=first_line,
+                    token_scores=token_scores,
+                )
                 first_line += len(block)
 
-        return translated()
+        return in_blocks()
 
-    def answered(
+    def translated_lines(
         self,
         lines: Sequence[str | Request],
         search: DecodingConfig,
@@ -214,8 +221,9 @@ class Run(TrainedModel):
         segments = self.segments(marked.requests if marked else requests, search)
         plain = segments.requests
         segments.requests = list(self.with_offers(plain, search, offers))
-        shared: dict[str, Any] = {"warn": warn, "first_line": first_line, "token_scores": token_scores}
-        translations = self.translated(segments, search, tgt, domain=domain, **shared)
+        translations = self.translated_parts(
+            segments, search, tgt, domain=domain, warn=warn, first_line=first_line, token_scores=token_scores
+        )
         found = segments.joined(translations)
         if marked:
             asked = [one.src for one in self.asking_for(tgt, plain, domain)]
@@ -251,7 +259,7 @@ class Run(TrainedModel):
         splitting = Splitting(search.split_lines, usual, longest, self.tokenizer, language)
         return Segments([splitting.of(request) for request in requests])
 
-    def translated(
+    def translated_parts(
         self,
         segments: Segments,
         search: DecodingConfig,
@@ -313,8 +321,16 @@ class Run(TrainedModel):
         while block := list(itertools.islice(remaining, LINES_AT_ONCE)):
             for number, line in enumerate(block, start=first_line):
                 require_texts(line, f"line {number} of the input", self.cfg.data)
-            where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
-            for one in classify(block, self.searched(search), self.tokenizer, search, **where):
+            found = classify(
+                block,
+                self.searched(search),
+                self.tokenizer,
+                search,
+                device=self.device,
+                warn=warn,
+                first_line=first_line,
+            )
+            for one in found:
                 yield one.label, one.probabilities
             first_line += len(block)
 
@@ -352,9 +368,16 @@ class Run(TrainedModel):
             sources = list(self.asking_for(tgt, [src for src, _ in pairs], domain))
         else:
             require_known(tgt, domain, self.cfg.data)
-        targets, model = [target for _, target in pairs], self.searched(search)
-        where: dict[str, Any] = {"device": self.device, "warn": warn, "first_line": first_line}
-        return score(sources, targets, model, self.tokenizer, search, **where)
+        return score(
+            sources,
+            [target for _, target in pairs],
+            self.searched(search),
+            self.tokenizer,
+            search,
+            device=self.device,
+            warn=warn,
+            first_line=first_line,
+        )
 
     def evaluate(
         self,

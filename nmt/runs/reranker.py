@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -93,8 +92,9 @@ class Reranker:
     def best(self, lines: Sequence[str], weights: Floats, warn: Log, first_line: int = 1) -> list[str]:
         """Return the translation of each line: of each of its parts the candidate that the weights choose."""
         segments = self.run.segments(lines, self.decoding)
-        asked: dict[str, Any] = {"domain": self.domain, "warn": warn, "first_line": first_line}
-        found = self.run.translated(segments, self.decoding, self.tgt, **asked)
+        found = self.run.translated_parts(
+            segments, self.decoding, self.tgt, domain=self.domain, warn=warn, first_line=first_line
+        )
         candidates = list(map(_different, found))
         sources = [composed(one.src, one.context, self.run.cfg.data) for one in segments.requests]
         places = chosen(self.values(sources, candidates, warn), weights)

@@ -167,12 +167,12 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) ->
             cfg = with_batch_tokens(cfg, _found_batch_tokens(own, data, run, device, world, tracker.message))
             if world.is_main:
                 run.adopt(cfg)
-        typed, cfg = _counted(cfg, data, world, tracker.message)
-        tracker.begin(replace(tracked, total_steps=cfg.trainer.max_steps, config=to_plain(typed)))
+        as_typed, cfg = _counted(cfg, data, world, tracker.message)
+        tracker.begin(replace(tracked, total_steps=cfg.trainer.max_steps, config=to_plain(as_typed)))
         _require_ahead(cfg, resume_step, run.key)
         trained = _trained_model(replace(cfg, runtime=settled), data, device, world)
         if not checkpoint:
-            _begin(trained, start, run if world.is_main else None, tracker.message)
+            begin_model(trained, start, run if world.is_main else None, tracker.message)
         if frozen := freeze(trained.model, cfg.trainer.freeze):
             tracker.message(frozen)
         learning, size = num_learning(trained.model)
@@ -193,7 +193,7 @@ def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) ->
         if world.is_main:
             if learns := not trainer.finished():
                 run.write_environment(device, settled.precision.value)
-            run.adopt(typed, learns=learns)
+            run.adopt(as_typed, learns=learns)
         with closed(data.pairs_of_epoch):
             train_state = trainer.fit(tracker, status.stop)
         tracker.message("scoring the final weights")
@@ -294,7 +294,7 @@ def _trained_model(cfg: TrainConfig, data: TrainingData, device: torch.device, w
     return TrainedModel(cfg, data.tokenizer, model, device, world=world)
 
 
-def _begin(trained: TrainedModel, start: Start | None, run: RunDirectory | None, log: Log) -> None:
+def begin_model(trained: TrainedModel, start: Start | None, run: RunDirectory | None, log: Log) -> None:
     """Give a model the weights that it starts from: those of another run, or vectors of words, if any."""
     if start:
         start.begin(trained.model, trained.tokenizer, run, log)

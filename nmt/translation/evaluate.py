@@ -1,7 +1,7 @@
 """The scores of a model on one split: loss and perplexity, and the metrics of its translations.
 
-Validation in training, the test at its end and `nmt evaluate` all use `evaluate_text`, so that their scores
-mean the same.
+Validation in training, the test at its end and `nmt evaluate` all score translations by `evaluate_text`, and
+labels by `score_text`, so that their scores mean the same.
 """
 
 from __future__ import annotations

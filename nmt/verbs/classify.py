@@ -26,7 +26,7 @@ def run(trial: Composed) -> dict[str, Any]:
     return {}
 
 
-def _opened(cfg: ClassifyConfig) -> Answers:
+def _open_answers(cfg: ClassifyConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.classification)  # an error is an error before the first line is there
     require_known(cfg.tgt, cfg.domain, run.cfg.data)
@@ -63,4 +63,4 @@ def _facts(cfg: ClassifyConfig) -> dict[str, Any]:
     return {"writes JSON": cfg.writes_json, **shared}
 
 
-LABELS = LineWork("classified", _opened, _facts, _reader)
+LABELS = LineWork("classified", _open_answers, _facts, _reader)

@@ -36,11 +36,10 @@ from nmt.errors import tell
 from nmt.models.configs import ModelConfig
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
-from nmt.runs.embeddings import begin_embeddings
 from nmt.runs.opened import initial_model
 from nmt.runs.start import opened_start
 from nmt.runs.task import TrainedModel
-from nmt.runs.train import build_trainer, train
+from nmt.runs.train import begin_model, build_trainer, train
 from nmt.runs.training_data import first_epoch, prepare, size_is_missing
 from nmt.training import rehearsal
 from nmt.training.adapting.configs import AdaptationConfig, FewWeightsConfig
@@ -331,8 +330,7 @@ def _first_step(init: InitConfig) -> int:
 
 
 def _batch_tokens(cfg: TrainConfig) -> int:
-    auto = cfg.trainer.batch_tokens == AUTO and cfg.trainer.auto_batch_tokens is None
-    return USUAL_TOKENS if auto else cfg.trainer.tokens_per_batch
+    return USUAL_TOKENS if cfg.trainer.is_to_be_found else cfg.trainer.tokens_per_batch
 
 
 def _with_batch(cfg: TrainConfig) -> TrainConfig:
@@ -370,10 +368,8 @@ def _opened(cfg: TrainConfig, folder: Path, vocab_size: int = 0) -> Iterator[Ses
     cfg = in_updates(cfg)
     model = initial_model(cfg, data.tokenizer, vocab_size).to(device)
     trained = TrainedModel(cfg, data.tokenizer, model, device)
-    if start and not vocab_size:
-        start.begin(trained.model, data.tokenizer, None, tell)
-    elif not start:
-        begin_embeddings(trained.model, data.tokenizer, cfg.init, tell)
+    if not (start and vocab_size):
+        begin_model(trained, start, None, tell)
     if frozen := freeze(trained.model, cfg.trainer.freeze):
         tell(frozen)
     trainer = build_trainer(trained, data, run, lambda step: {})

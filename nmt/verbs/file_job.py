@@ -68,7 +68,7 @@ class LineWork(NamedTuple):
 
     done: str
     """What lines are afterwards, such as "translated"."""
-    opened: Callable[[Any], Answers]
+    open_answers: Callable[[Any], Answers]
     """A function of the config of the verb: opens the run."""
     facts: Callable[[Any], dict[str, Any]]
     """A function of the config that returns the settings which the answers depend on, besides the
@@ -85,7 +85,7 @@ def answer(cfg: FileConfig, work: LineWork) -> None:
     reader, target = work.reader(cfg), sys.stdout.buffer
     lines = decoded(sys.stdin.buffer)
     lines = reader(lines) if reader else lines
-    answers, is_terminal = work.opened(cfg), sys.stdin.isatty()
+    answers, is_terminal = work.open_answers(cfg), sys.stdin.isatty()
     if is_terminal:
         print("type a line, and Enter; Ctrl-D ends", file=sys.stderr)
     at_once = cfg.lines_at_once or (1 if is_terminal else LINES_AT_ONCE)
@@ -114,7 +114,7 @@ def answer_file(cfg: FileConfig, work: LineWork) -> str:
         return f"nothing     {job.source} has {job.num_lines:,} lines, too few for shard {job.shard}"
     cfg, weights = with_fixed_checkpoints(cfg)
     domain = {} if cfg.domain is None else {"domain": cfg.domain}
-    with job.opened({**weights, "tgt": cfg.tgt, **domain, **work.facts(cfg)}):
+    with job.locked({**weights, "tgt": cfg.tgt, **domain, **work.facts(cfg)}):
         counter = LineCounter(job.num_own, job.num_finished, job.name)
         if job.num_finished:
             counter.note(f"going on: {job.progress} are {work.done}")
@@ -223,9 +223,9 @@ def _begin(settings: Sequence[FileConfig], work: LineWork, num_begun: Any) -> No
 
 
 @functools.cache
-def _opened() -> Answers:
+def _answers() -> Answers:
     ((cfg, work),) = _TASK
-    return work.opened(cfg)
+    return work.open_answers(cfg)
 
 
 def _answer_block(block: Block) -> tuple[int, list[str]]:
@@ -236,7 +236,7 @@ def _answer_block(block: Block) -> tuple[int, list[str]]:
     ((cfg, _),) = _TASK
     faulthandler.dump_traceback_later(60 * cfg.worker_minutes, exit=True)
     warnings: list[str] = []
-    lines = _opened()(block.lines, block.first_line, warnings.append)
+    lines = _answers()(block.lines, block.first_line, warnings.append)
     write_part(block.part, "".join(f"{line}\n" for line in lines).encode())
     faulthandler.cancel_dump_traceback_later()
     return len(block.lines), warnings

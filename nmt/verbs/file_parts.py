@@ -165,7 +165,7 @@ class Job:
         return itertools.islice(self.blocks(), self.shard.number - 1, None, self.shard.of)
 
     @contextmanager
-    def opened(self, facts: dict[str, Any]) -> Iterator[None]:
+    def locked(self, facts: dict[str, Any]) -> Iterator[None]:
         """Lock the folder of parts for this job, new or continued, and remove damaged parts of the shard.
 
         `facts` are the settings that the answers depend on. A job that ends without any part leaves

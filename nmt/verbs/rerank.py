@@ -215,7 +215,7 @@ def _reranker(cfg: RerankConfig) -> Reranker:
     return Reranker(open_runs(cfg), scorers, cfg.decoding, cfg.tgt, cfg.domain)
 
 
-def _opened(cfg: RerankConfig) -> Answers:
+def _open_answers(cfg: RerankConfig) -> Answers:
     reranker = _reranker(cfg)
     weights = _stored(_weights_file(cfg, with_fixed_checkpoints(cfg)[1]), reranker)
 
@@ -236,4 +236,4 @@ def _facts_of_job(cfg: RerankConfig) -> dict[str, Any]:
     }
 
 
-RERANKED = LineWork("translated and reranked", _opened, _facts_of_job)
+RERANKED = LineWork("translated and reranked", _open_answers, _facts_of_job)

@@ -31,7 +31,7 @@ def run(trial: Composed) -> dict[str, Any]:
     return {}
 
 
-def _opened(cfg: ScoreConfig) -> Answers:
+def _open_answers(cfg: ScoreConfig) -> Answers:
     run = open_runs(cfg)
     run.score([], cfg.decoding, cfg.tgt, domain=cfg.domain)  # an error before the first line is there
     return functools.partial(_scored, run, cfg)
@@ -40,8 +40,8 @@ def _opened(cfg: ScoreConfig) -> Answers:
 def _scored(run: Run, cfg: ScoreConfig, lines: list[str], first: int, warn: Log) -> Iterator[str]:
     """Yield the line of output for each line; `first` is the number of the first one, from 0."""
     pairs = [split_pair(line, number, run.cfg.task) for number, line in enumerate(lines, start=first + 1)]
-    asked: dict[str, Any] = {"domain": cfg.domain, "warn": warn, "first_line": first + 1}
-    for scored in run.score(pairs, cfg.decoding, cfg.tgt, **asked):
+    found = run.score(pairs, cfg.decoding, cfg.tgt, domain=cfg.domain, warn=warn, first_line=first + 1)
+    for scored in found:
         value = f"{scored.per_token if cfg.normalise else scored.log_prob:.4f}"
         yield "\t".join([value, *_columns(run, scored)]) if cfg.per_token else value
 
@@ -90,4 +90,4 @@ def _facts(cfg: ScoreConfig) -> dict[str, Any]:
     return {"normalise": cfg.normalise, "per_token": cfg.per_token, **shared}
 
 
-SCORES = LineWork("scored", _opened, _facts, _reader)
+SCORES = LineWork("scored", _open_answers, _facts, _reader)

@@ -44,7 +44,7 @@ def translate_file(cfg: TranslateConfig) -> None:
     answer_file(cfg, TRANSLATION)
 
 
-def _opened(cfg: TranslateConfig) -> Answers:
+def _open_answers(cfg: TranslateConfig) -> Answers:
     run = open_runs(cfg)
     run.require_task(Task.translation)
     require_known(cfg.tgt, cfg.domain, run.cfg.data)  # an error is an error before the first line is there
@@ -63,12 +63,19 @@ def _translated(
 ) -> Iterator[str]:
     """Yield the lines of output for some lines; `first` is the number of the first one, from 0."""
     requests = [_request(cfg, line, number) for number, line in enumerate(lines, start=first + 1)]
-    is_json = cfg.writes_json
-    asked: dict[str, Any] = {"domain": cfg.domain, "offers": offers, "markup": cfg.markup, "warn": warn}
-    asked |= {"first_line": first + 1, "token_scores": is_json}
-    found = run.answered(requests, cfg.decoding, cfg.tgt, **asked)
+    found = run.translated_lines(
+        requests,
+        cfg.decoding,
+        cfg.tgt,
+        domain=cfg.domain,
+        offers=offers,
+        markup=cfg.markup,
+        warn=warn,
+        first_line=first + 1,
+        token_scores=cfg.writes_json,
+    )
     for number, translation in enumerate(found, start=first):
-        if is_json:
+        if cfg.writes_json:
             yield json.dumps(translation.as_json(), ensure_ascii=False, allow_nan=False)
         else:
             yield from output_lines(number, translation, cfg.decoding.n_best, cfg.scores)
@@ -196,4 +203,4 @@ def _facts(cfg: TranslateConfig) -> dict[str, Any]:
     return search_settings(cfg.decoding) | {key: value for key, value in chosen.items() if value}
 
 
-TRANSLATION = LineWork("translated", _opened, _facts, _reader)
+TRANSLATION = LineWork("translated", _open_answers, _facts, _reader)

@@ -130,12 +130,12 @@ def test_outputs_that_cannot_be_made(job: Job, tmp_path: Path, name: str, messag
 
 
 def test_a_job_goes_on_from_its_parts(job: Job) -> None:
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         assert job.progress == "0 of 7 lines"
         save(job, 2)
         assert job.progress == "1 of 7 lines"
         save(job, 0)
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         assert job.progress == "4 of 7 lines"
         assert present(job) == [0, 2]
         save(job, 1)
@@ -149,7 +149,7 @@ def test_a_compressed_output_holds_the_same(job: Job, suffix: str) -> None:
     if suffix == ".zst" and not EXTRAS["zst"].is_there:
         pytest.skip("the extra `zst` is not installed")
     job.output = job.output.with_name(f"out{suffix}")
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         save(job, 0, 1, 2)
     assert job.finish()
     compressed = job.output.read_bytes()
@@ -171,11 +171,11 @@ def test_an_output_that_cannot_be_compressed_is_refused_before_the_work(
 
 @pytest.mark.parametrize("damage", [b"", b"0" * 64 + b"\nE", b"nonsense"])
 def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         save(job, 0, 1, 2)
     *_, part = job.parts
     part.write_bytes(damage)
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         assert present(job) == [0, 1]
         part.write_bytes(damage)  # and damaged while the others were made
     with pytest.raises(UserError, match=r"_00000002 is damaged; its lines .* again by the same command$"):
@@ -185,11 +185,11 @@ def test_a_damaged_part_is_made_again(job: Job, damage: bytes, capsys: pytest.Ca
 
 
 def test_the_parts_of_another_job_are_refused_and_kept(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         save(job, 0)
     with (
         pytest.raises(UserError) as caught,
-        job.opened(FACTS | {"decoding.beam_size": 4, "decoding.length_penalty_alpha": 1.0}),
+        job.locked(FACTS | {"decoding.beam_size": 4, "decoding.length_penalty_alpha": 1.0}),
     ):
         pass
     assert str(caught.value) == (
@@ -200,20 +200,20 @@ def test_the_parts_of_another_job_are_refused_and_kept(job: Job, monkeypatch: py
     job.source.write_bytes(b"another\n")
     with (
         pytest.raises(UserError, match=r"input\.lines: 7 -> 1\n  input\.sha256: "),
-        Job.read(job.source, job.output, job.done).opened(FACTS),
+        Job.read(job.source, job.output, job.done).locked(FACTS),
     ):
         pass
     assert present(job) == [0]
     job.source.write_bytes(TEXT)
     monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 2)  # of another version
-    with pytest.raises(UserError, match=r"\n  lines per part: 3 -> 2\n"), job.opened(FACTS):
+    with pytest.raises(UserError, match=r"\n  lines per part: 3 -> 2\n"), job.locked(FACTS):
         pass
 
 
 def test_a_folder_of_the_user_is_left_alone(job: Job) -> None:
     job.folder.mkdir()
     (job.folder / "thesis.txt").write_text("precious")
-    with pytest.raises(UserError) as caught, job.opened(FACTS):
+    with pytest.raises(UserError) as caught, job.locked(FACTS):
         pass
     assert str(caught.value) == (
         f"{job.folder} is where parts of the output go, but it holds thesis.txt and no job.json; "
@@ -228,30 +228,30 @@ def test_a_link_among_the_parts_is_refused(job: Job, tmp_path: Path) -> None:
     job.folder.mkdir()
     (tmp_path / "victim").write_text("precious")
     (job.folder / ".lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(UserError, match=r"out.parts/\.lock is a link that leads out of"), job.opened(FACTS):
+    with pytest.raises(UserError, match=r"out.parts/\.lock is a link that leads out of"), job.locked(FACTS):
         pass
     assert (tmp_path / "victim").read_text() == "precious"
 
 
 def test_a_job_has_one_process(job: Job) -> None:
     with (
-        job.opened(FACTS),
+        job.locked(FACTS),
         pytest.raises(
             UserError, match=f"out.parts is in use by process {os.getpid()} on .*; wait for it, or"
         ),
-        job.opened(FACTS),
+        job.locked(FACTS),
     ):
         pass
 
 
 def test_a_job_that_fails_at_once_leaves_nothing(job: Job) -> None:
-    with pytest.raises(KeyError), job.opened(FACTS):
+    with pytest.raises(KeyError), job.locked(FACTS):
         raise KeyError
     assert [path.name for path in job.output.parent.iterdir()] == ["in"]
 
 
 def test_an_input_that_changes_is_noticed(job: Job) -> None:
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         save(job, 0, 1, 2)
         job.source.write_bytes(TEXT[::-1])
         with pytest.raises(UserError, match="has changed while it was translated; start anew"):
@@ -261,7 +261,7 @@ def test_an_input_that_changes_is_noticed(job: Job) -> None:
 
 
 def test_an_output_that_appears_meanwhile_is_not_overwritten(job: Job) -> None:
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         save(job, 0, 1, 2)
         job.output.write_bytes(b"precious")
     with pytest.raises(UserError, match="out is there already and stays; remove it, or choose another"):
@@ -325,7 +325,7 @@ def test_a_job_without_a_shard_does_what_killed_shards_have_left(job: Job) -> No
         with one.opened(FACTS):
             save_own(one)
         assert not one.finish()
-    with job.opened(FACTS):
+    with job.locked(FACTS):
         assert job.progress == "4 of 7 lines"
         assert job.missing == [1]
         save(job, 1)
@@ -342,10 +342,10 @@ def test_a_shard_has_one_process_and_none_beside_that_of_all(job: Job) -> None:
             first.opened(FACTS),
         ):
             pass
-        with pytest.raises(UserError, match=r"out\.parts is in use by another"), job.opened(FACTS):
+        with pytest.raises(UserError, match=r"out\.parts is in use by another"), job.locked(FACTS):
             pass
     with (
-        job.opened(FACTS),
+        job.locked(FACTS),
         pytest.raises(UserError, match=r"out\.parts is in use by process "),
         second.opened(FACTS),
     ):
