@@ -26,7 +26,7 @@ in import order, too; a test reads these lists and checks both:
     models/               One file a family, and the contract that all of them fulfil.
     training/             The update, its objective and schedule, checkpoints, tracking; no text, no BLEU.
     decoding/             Search over the contract of models; no text, but in minimum Bayes risk.
-    translation/          Lines in; translations, scores or labels out; no files, no runs.
+    translation/          Lines in; translations, scores or labels out; no runs.
     attention_views/      Pictures of attention.
     config/               From the command line to dataclasses, and readable errors.
     runs/                 A run directory, the training that fills it, and what is opened from it.

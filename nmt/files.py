@@ -40,6 +40,10 @@ NUMBER = float | Literal["nan", "inf", "-inf"]
 """Type of a number as `write_json` writes it; `float` reads it."""
 
 
+STREAMS = (Path("/dev"), Path("/dev/fd"))
+"""Folders of devices and of open files."""
+
+
 def another(key: str) -> str:
     """Return the way out where the folder that `key` names cannot be used."""
     return f"choose another {key}=..."
@@ -62,7 +66,7 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     """
     draft = path.with_name(f".tmp-{path.name}.{os.getpid()}")
     try:
-        if path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
+        if is_stream(path):
             with path.open("ab") as file:
                 yield file
             return
@@ -80,6 +84,11 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             draft.unlink()
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether a path is a device or a pipe, and no file or folder."""
+    return path.parent in STREAMS or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -301,6 +310,8 @@ def require_place(folder: Path, other: str) -> None:
 
 def require_file_place(file: Path, key: str, name: str) -> None:
     """Raise `UserError` where `file`, which `key` names, cannot be written; `name` is one for such a file."""
+    if is_stream(file):
+        return
     require_place(file.parent, f"name a file elsewhere: {key}=FILE")
     if file.is_dir():
         raise UserError(f"{key}={file} is a directory; name a file in it: {key}={file / name}")

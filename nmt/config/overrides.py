@@ -71,8 +71,8 @@ def parse_flags(verb: Verb, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFO)
     parser.add_argument("-cd", "--config-dir")
     flags = parser.parse_intermixed_args(_with_what(argv))
-    values = {word for word in flags.overrides if verb.words and Path(word).exists()}
-    flags.topics = [word for word in flags.overrides if flags.help and "=" not in word and word not in values]
+    words = flags.overrides if flags.help else []
+    flags.topics = [word for word in words if "=" not in word and not (verb.words and _exists(word))]
     arguments = [word for word in flags.overrides if word not in flags.topics]
     if any(word.startswith("=") for word in arguments[1:]):
         joined = re.sub(r" ?= ?", "=", " ".join(arguments))
@@ -105,10 +105,18 @@ def _with_what(argv: Sequence[str]) -> list[str]:
     """Return the arguments with `--info=all` for an `--info` before a setting, or what exists: no WHAT."""
     return [
         "--info=all"
-        if word in ("-i", "--info") and behind not in INFO and ("=" in behind or Path(behind).exists())
+        if word in ("-i", "--info") and behind not in INFO and ("=" in behind or _exists(behind))
         else word
         for word, behind in itertools.pairwise([*argv, "--"])
     ]
+
+
+def _exists(word: str) -> bool:
+    """Return whether a word names what is there; what is too long for a name does not."""
+    try:
+        return Path(word).exists()
+    except OSError:
+        return False
 
 
 def _reads_input(verb: Verb, arguments: Sequence[str]) -> bool:
@@ -120,7 +128,7 @@ def _reads_input(verb: Verb, arguments: Sequence[str]) -> bool:
 
 def _with_key(verb: Verb, arguments: Sequence[str]) -> list[str]:
     """Return the arguments with those that have no `=`, or name what exists, as one value of `verb.words`."""
-    words = [word for word in arguments if "=" not in word or Path(word).exists()]
+    words = [word for word in arguments if "=" not in word or _exists(word)]
     if words and any(word.startswith(f"{verb.words}=") for word in arguments if word not in words):
         raise UserError(
             f"{words[0]!r} is a value of {verb.words}, which is given, too; write all in one place"
@@ -455,7 +463,7 @@ def _refuse_key(verb: Verb, override: Override, flags: argparse.Namespace) -> No
 
 def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> None:
     key, line = override.key_or_group, override.input_line
-    if key == "run" and flags.multirun and not verb.opens_run:
+    if key == "run" and flags.multirun and verb.writes_run:
         raise UserError("run names one directory, but -m starts several runs; set sweep.dir=DIR instead")
     if not override.is_sweep_override():
         if _holds_sweep(override.value()):
@@ -465,7 +473,7 @@ def _refuse_sweep(verb: Verb, override: Override, flags: argparse.Namespace) -> 
         raise UserError(
             f"{line!r} names several values; write nmt {verb.name} A B, or a list in brackets: {key}=[A,B]"
         )
-    if key == "run" and not verb.opens_run:
+    if key == "run" and verb.writes_run:
         raise UserError(f"{line!r}: run names one directory; call nmt {verb.name} once for each")
     if key in ("run", verb.run_key) and not (verb.opens_run and (flags.multirun or not verb.reads_input)):
         raise UserError(

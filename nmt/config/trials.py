@@ -130,7 +130,7 @@ class Sweep:
         return sorted(made, key=lambda trial: list(names).index(trial.name))
 
     def _checked(self, name: str, values: Mapping[str, str]) -> Composed:
-        folder = None if self.verb.opens_run else self.folder / name
+        folder = self.folder / name if self.verb.writes_run else None
         own = {"run": quoted(str(folder))} if folder else {}
         settings = {**self.fixed, **values, **own}
         lines = as_lines(settings, self._flags)

@@ -175,10 +175,14 @@ class DataConfig:
 
     @property
     def symbols(self) -> list[str]:
-        """What the data puts into sources besides text, such as tags: a tokenizer has a piece for each."""
+        """What the data puts into sources besides text, tags and marks: a tokenizer has a piece for each."""
+        return list(dict.fromkeys([*self.fronts, *self.marks]))
+
+    @property
+    def marks(self) -> list[str]:
+        """What the data puts into sources besides text and tags, such as the separator of a context."""
         rows = modifiers.parsed(f"{self.key_prefix}.augment", self.augment)
-        own = [*modifiers.symbols(rows), *([CONTEXT_SEPARATOR] if self.context else [])]
-        return list(dict.fromkeys([*self.fronts, *own]))
+        return [*modifiers.symbols(rows), *([CONTEXT_SEPARATOR] if self.context else [])]
 
     @property
     def knows_documents(self) -> bool:

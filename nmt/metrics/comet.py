@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from nmt.errors import UserError
 from nmt.files import misfits, parse_json
-from nmt.memory import release
 
 PYTHON, MODEL = "NMT_COMET_PYTHON", "NMT_COMET_MODEL"
 """Environment variables: the Python that has COMET, and the name or checkpoint file of a model."""
@@ -92,6 +91,8 @@ def _asked(question: dict[str, Any]) -> dict[str, Any]:
             f"metrics has comet, which runs in an environment of its own: python -m venv comet && "
             f"comet/bin/pip install unbabel-comet 'setuptools<81', then set {PYTHON}=$PWD/comet/bin/python"
         )
+    from nmt.memory import release  # which imports torch
+
     release()  # the other process uses the same GPU
     try:
         done = subprocess.run(

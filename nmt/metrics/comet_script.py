@@ -30,7 +30,9 @@ def _scores(model, data):  # type: ignore[no-untyped-def]
     loaded = comet.load_from_checkpoint(path)
     try:
         found = loaded.predict(data, batch_size=16, gpus=int(torch.cuda.is_available()))
-    except torch.OutOfMemoryError:  # a training may hold most of that of the GPU
+    except RuntimeError as error:  # a training may hold most of the memory of the GPU
+        if "out of memory" not in str(error) and "ALLOC_FAILED" not in str(error):
+            raise
         found = loaded.cpu().predict(data, batch_size=16, gpus=0)
     return [float(score) for score in found.scores]
 

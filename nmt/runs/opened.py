@@ -71,7 +71,6 @@ from nmt.translation.segments import (
     Usual,
     translated_behind_context,
     usual_of,
-    with_less_context,
 )
 from nmt.translation.translate import (
     LINES_AT_ONCE,
@@ -365,7 +364,8 @@ class Run(TrainedModel):
                 require_characters(side)
         search, sources = self.own_or(decoding), None
         if self.cfg.task is Task.translation:
-            sources = list(self.asking_for(tgt, [src for src, _ in pairs], domain))
+            asked = self.asking_for(tgt, [src for src, _ in pairs], domain)
+            sources = self.in_fitting_context(asked, search)
         else:
             require_known(tgt, domain, self.cfg.data)
         return score(
@@ -524,15 +524,11 @@ class Run(TrainedModel):
         A match is left out with which a source would be longer than those of the training, or than `search`
         reads.
         """
-        longest = longest_source(self.model, search)
-        most = min(self.cfg.data.max_tokens, longest)
-        return [self._with_match(self._with_less_context(request, longest), most) for request in asked]
-
-    def _with_less_context(self, request: Request, most: int) -> Request:
-        if not self.cfg.data.context:
-            return request
-        src = with_less_context(request.src, most, self.tokenizer)
-        return request if src == request.src else dataclasses.replace(request, src=src)
+        asked = list(asked)
+        most = min(self.cfg.data.max_tokens, longest_source(self.model, search))
+        sources = self.in_fitting_context([request.src for request in asked], search)
+        fitting = map(lambda request, src: dataclasses.replace(request, src=src), asked, sources)
+        return [self._with_match(request, most) for request in fitting]
 
     def _with_match(self, request: Request, most: int) -> Request:
         if not request.match.strip() or not request.src.strip():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,6 +20,8 @@ from nmt.distributed import ALONE, World
 from nmt.models.base import TranslationModel
 from nmt.training.tracking.sinks import Tracker
 from nmt.translation.evaluate import Scores
+from nmt.translation.segments import with_less_context
+from nmt.translation.translate import longest_source
 
 
 @dataclass
@@ -32,6 +34,13 @@ class TrainedModel:
     device: torch.device
     world: World = field(default=ALONE, kw_only=True)
     """The processes that share the work of an evaluation."""
+
+    def in_fitting_context(self, sources: Iterable[str], search: DecodingConfig) -> list[str]:
+        """Return sources with as much of their context as `search` reads, the latest sentences."""
+        if not self.cfg.data.context:
+            return list(sources)
+        longest = longest_source(self.model, search)
+        return [with_less_context(src, longest, self.tokenizer) for src in sources]
 
 
 class TaskCode(ABC):

@@ -19,8 +19,6 @@ from nmt.decoding.configs import DecodingConfig
 from nmt.runs.task import TaskCode, TrainedModel
 from nmt.training.tracking.sinks import Tracker
 from nmt.translation.evaluate import Scores, evaluate_text
-from nmt.translation.segments import with_less_context
-from nmt.translation.translate import longest_source
 
 
 class TranslationTask(TaskCode):
@@ -45,14 +43,10 @@ class TranslationTask(TaskCode):
         self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]
     ) -> Scores:
         """Translate the sources, and score the translations against the targets."""
-        model, tokenizer = trained.model, trained.tokenizer
-        if trained.cfg.data.context:
-            longest = longest_source(model, decoding)
-            text = replace(text, src=[with_less_context(src, longest, tokenizer) for src in text.src])
         return evaluate_text(
-            model,
-            tokenizer,
-            text,
+            trained.model,
+            trained.tokenizer,
+            replace(text, src=trained.in_fitting_context(text.src, decoding)),
             decoding,
             metrics,
             tgt_lang=trained.cfg.data.scored_language,

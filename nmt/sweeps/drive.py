@@ -213,7 +213,7 @@ class _Drive:
         self._say(record, f"has {record.reason}")
 
     def _folder(self, name: str) -> Path | None:
-        return None if self.plan.verb.opens_run else self.plan.folder / name
+        return self.plan.folder / name if self.plan.verb.writes_run else None
 
     def _start(self, trials: list[Composed]) -> None:
         """Start trials, unless a signal has arrived since they were chosen."""
@@ -291,7 +291,7 @@ def _require_own_outputs(plan: Sweep) -> None:
         raise UserError(
             f"{key}={file} is the same for several trials; "
             + (
-                f"name each by what is swept, such as '{key}={named}-{Path(file).name}'"
+                f"name each by what is swept, such as '{key}={Path(file).parent / named}-{Path(file).name}'"
                 if all(keys)
                 else f"leave out -m, and call nmt {plan.verb.name} once for each"
             )

@@ -5,11 +5,9 @@ They are a function of the number of the update alone, so that a run that goes o
 
 from __future__ import annotations
 
-import dataclasses
-
 from torch import nn
 
-from nmt.errors import Log, UserError
+from nmt.errors import UserError
 from nmt.layers.blocks import Dropout
 from nmt.training.trainer_config import TrainerConfig
 
@@ -29,13 +27,8 @@ class DropoutRates:
                     f"model has a dropout rate of {highest:g}, but is {change.dropout_factor:g}"
                 )
 
-    def follow(self, step: int, log: Log) -> None:
-        """Give the model the rates of update `step`, and log what changes there."""
+    def follow(self, step: int) -> None:
+        """Give the model the rates of update `step`."""
         factor = self._cfg.dropout_factor_at(step)
         for module, rate in self._rates:
             module.rate = factor * rate
-        for change in self._cfg.all_changes:
-            if change.step == step:
-                named = dataclasses.asdict(change).items()
-                values = [f"{name}={value}" for name, value in named if name != "step" and value is not None]
-                log(f"step {step}: from here on with {' and '.join(values)} (trainer.changes)")

@@ -107,12 +107,6 @@ class Gradients:
                 losses.append(self._add_batch(pairs, indices, step, count))
         return losses
 
-    def deal(self, accumulate: int) -> None:
-        """Deal `accumulate` batches of an update from now on; other shares of a rank are tried anew."""
-        if min(accumulate, self.world.size) != min(self.accumulate, self.world.size):
-            self.has_tried = False
-        self.accumulate = accumulate
-
     def _own(self, batches: Sequence[Indices]) -> list[Indices]:
         """Return this rank's batches, or rows of batches, of an update."""
         return dealt(batches, self.accumulate, self.world.rank, self.world.size)
@@ -148,8 +142,6 @@ class Gradients:
         Raises:
             UserError: one of them does not fit into memory.
         """
-        if self.has_tried:
-            return
         self.has_tried = True
         states = self.amp_step.optimizer.state
         new = [x for x in self.amp_step.parameters if not states.get(x)]

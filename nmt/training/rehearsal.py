@@ -21,6 +21,7 @@ from nmt.data.batches.batching import Indices, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped
 from nmt.runtime import seed_everything
+from nmt.runtime_config import Precision
 from nmt.training.adapting.adaptation import num_learning
 from nmt.training.checkpoint import num_bytes
 from nmt.training.gradients import count_of
@@ -55,7 +56,11 @@ class Phases:
 def update(
     trainer: Trainer, pairs: EncodedPairs, indices: Indices, step: int, phases: Phases | None = None
 ) -> float:
-    """Update the weights by the gradient of one batch; return its plain loss in nats per target token."""
+    """Update the weights by the gradient of one batch; return its plain loss in nats per target token.
+
+    Raises:
+        TrainingStopped: the gradients are not finite, in fp16 whatever the loss scale.
+    """
     amp_step, model = trainer.amp_step, trainer.parallel_model
     phases = phases or Phases(amp_step.device)
     seed_everything(trainer.gradients.seed, step)
@@ -66,10 +71,18 @@ def update(
     with phases.phase("backward"):
         amp_step.backward(loss / count)
     with phases.phase("optimizer"):
-        unusable = (~amp_step.clip().isfinite()).float()  # an overflow in fp16, which lowers the loss scale
+        norm = amp_step.clip()
+        unusable = (~norm.isfinite()).float()  # an overflow in fp16, which lowers the loss scale
         amp_step.step(trainer.learning_rate(step), unusable)
         if model.average:
             model.average.step(step, unusable)
+    if amp_step.precision is Precision.fp16:
+        amp_step.require_loss_scale()
+    elif not norm.isfinite():
+        raise TrainingStopped(
+            f"update {step}: the norm of the gradients is {float(norm)}, "
+            f"at a loss of {float(loss) / count:.3f} nats per target token"
+        )
     return float(named.get("nll", loss).detach()) / count
 
 

@@ -144,7 +144,6 @@ class Trainer:
         self.train_state = TrainState.stored_in(checkpoint.state)
         if measures_in(self.train_state.window) != set(self.cfg.measures):
             self.train_state.window = {}  # its updates were measured otherwise than those to come
-        self._deal()
         # Another `trainer.on_nonfinite` or `max_recoveries` may tolerate fewer.
         self.statistics.resume(min(self.train_state.skips_in_a_row, self.statistics.tolerated))
 
@@ -178,8 +177,7 @@ class Trainer:
                 plan = self.plan(pairs)
                 self.epochs.require_same(self.train_state, pairs, len(plan))
                 for group in self.epochs.groups(self.train_state, plan):
-                    self._deal()
-                    self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
+                    self._try_largest(pairs, plan)
                     self._update(pairs, group)
                     self._move_on(len(group), len(plan))
                     self._report(tracker)
@@ -194,10 +192,21 @@ class Trainer:
             )
         return self.train_state
 
-    def _deal(self) -> None:
-        """Have the next update dealt to the processes as the config says, and earlier versions did."""
-        deals_rows = self.train_state.sorts_by_target  # of every batch
-        self.gradients.deal(1 if deals_rows else self.cfg.accumulate_at(self.train_state.step + 1))
+    def _try_largest(self, pairs: EncodedPairs, plan: Plan) -> None:
+        """Try the largest batches, in the largest shares that a process gets from the next update on."""
+        if not self.gradients.has_tried:
+            self._deal(self.cfg.most_accumulated_from(self.train_state.step + 1))
+            self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
+
+    def _deal(self, accumulate: int) -> None:
+        """Deal so many batches of an update to the processes, or the rows of each as earlier versions did."""
+        self.gradients.accumulate = 1 if self.train_state.sorts_by_target else accumulate
+
+    def _follow_changes(self, step: int) -> None:
+        """Deal the batches, and drop values, as in update `step`."""
+        self._deal(self.cfg.accumulate_at(step))
+        if self.dropout_rates:
+            self.dropout_rates.follow(step)
 
     def _pairs(self) -> EncodedPairs:
         """Return the pairs to train on next, unless a signal arrives while they are encoded."""
@@ -246,8 +255,10 @@ class Trainer:
         step = train_state.step + 1
         src_tokens = sum(int(pairs.src_lengths[indices].sum()) for indices in group)
         num_tokens = num_tokens_of(pairs, group)
-        if self.dropout_rates:
-            self.dropout_rates.follow(step, self.log)
+        self._follow_changes(step)
+        for change in self.cfg.all_changes:
+            if change.step == step:
+                self.log(f"step {step}: from here on with {change} (trainer.changes)")
         batches = self.gradients.add(pairs, group, step)
         train_state.splits += len(batches) > len(group)
         self._unread[step] = Unread(pairs, batches, train_state.epoch, self.epochs.named(train_state, pairs))
@@ -269,6 +280,7 @@ class Trainer:
         """
         pairs, on_cpu = self.epochs.pairs_of_epoch(1, 0).part(0), self.amp_step.device.type == "cpu"
         room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
+        self._deal(self.cfg.most_accumulated_from(1))
 
         def trial(size: int) -> Trial:
             return self.gradients.trial(pairs, self.plan(pairs, size), size, room)
@@ -303,6 +315,7 @@ class Trainer:
         train_state.skips += fault.updates
         train_state.count(tokens=-fault.tokens)
         if train_state.skips_in_a_row > most:
+            self._follow_changes(fault.step)
             pairs, batches, epoch, pairs_of = self._unread[fault.step]
             report = {
                 "step": fault.step,

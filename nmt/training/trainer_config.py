@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -48,6 +49,10 @@ class Change:
     accumulate: int | None = None
     dropout_factor: float | None = None
     rate_factor: float | None = None
+
+    def __str__(self) -> str:
+        named = dataclasses.asdict(self).items()
+        return " and ".join(f"{name}={x}" for name, x in named if name != "step" and x is not None)
 
     @classmethod
     def of(cls, key: str, entry: object) -> Change:
@@ -192,6 +197,11 @@ class TrainerConfig:
     def accumulate_at(self, step: int) -> int:
         """Return the number of batches of update `step`."""
         return int(self._in_force("accumulate", step, self.accumulate))
+
+    def most_accumulated_from(self, step: int) -> int:
+        """Return the largest number of batches of an update from update `step` on."""
+        later = [x.accumulate for x in self.all_changes if x.step > step and x.accumulate is not None]
+        return max(self.accumulate_at(step), *later) if later else self.accumulate_at(step)
 
     def num_updates(self, batches: int) -> int:
         """Return the number of updates that the first `batches` of a training make."""

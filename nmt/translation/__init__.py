@@ -1,6 +1,7 @@
 """Translation: lines in; translations, scores or labels out. Text around the search of `nmt.decoding`.
 
-Refuses to know files, runs and how a model was trained. The modules in import order:
+Refuses to know runs, and all files but those of terms, memories and allowed words.
+The modules in import order:
 
     requests            What is asked of the translation of a line; text to `Wish`.
     offers              What sources are offered: terms of a glossary, matches of a translation memory.

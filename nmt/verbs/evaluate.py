@@ -222,7 +222,8 @@ def _report_confidence(
 ) -> None:
     """Print how confidence and sentence chrF correlate, and write both of each translation beside `file`."""
     model, search = opened.searched(cfg.decoding), cfg.decoding
-    found = score(text.src, hypotheses, model, opened.tokenizer, search, device=opened.device)
+    sources = opened.in_fitting_context(text.src, search)
+    found = score(sources, hypotheses, model, opened.tokenizer, search, device=opened.device)
     confidence = [one.per_token for one in found]
     chrf = sentence_chrf(hypotheses, text.tgt)
     print(f"confidence  {correlations(confidence, chrf)}")

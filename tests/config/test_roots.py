@@ -318,6 +318,14 @@ def test_a_damaged_config_is_read_or_refused(
             "data.corpora puts into sources; leave out one of the two",
         ),
         (
+            (
+                "data=mixture",
+                "data.corpora={all: {train: train, validation: dev, test: test, tag: term}}",
+                "data.augment=[{name: terms}]",
+            ),
+            "data.corpora.NAME.tag or domain <term> is a mark that sources have, too; choose another word",
+        ),
+        (
             ("data=demo", "data.augment=[{name: terms}]", "tokenizer=word"),
             "tokenizer.kind=word has no words for the marks <term> and </term> of data.augment; choose "
             "another, such as tokenizer=bpe",

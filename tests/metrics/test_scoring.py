@@ -180,13 +180,18 @@ def test_comet_scores_what_occurs_several_times_once(tmp_path: Path, monkeypatch
     assert (found.values, found.mean) == ([0.0, 25.0, 0.0, 50.0], 18.75)
 
 
-def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_full_gpu", [False, True])
+def test_the_script_of_comet_answers_whatever_comet_prints(tmp_path: Path, has_full_gpu: bool) -> None:
     """Small packages stand in for comet and torch."""
-    (tmp_path / "torch.py").write_text("class cuda:\n    is_available = staticmethod(lambda: False)\n")
+    (tmp_path / "torch.py").write_text(
+        f"class cuda:\n    is_available = staticmethod(lambda: {has_full_gpu})\n"
+    )
     (tmp_path / "comet.py").write_text(
         "print('noise')\n"
         "class Model:\n"
+        "    cpu = lambda self: self\n"
         "    def predict(self, data, batch_size, gpus):\n"
+        "        if gpus: raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')\n"
         "        return type('Found', (), {'scores': [len(row['mt']) / 4 + gpus for row in data]})\n"
         "download_model = lambda name: '/models/' + name\n"
         "load_from_checkpoint = lambda path: print(path) or Model()\n"

@@ -753,12 +753,12 @@ def test_trials_that_would_write_one_file_are_refused(
         (
             "shortlist run=runs/a translations=50,100",
             "output=runs/a/shortlist.npz",
-            "output=${translations}-shortlist.npz",
+            "output=runs/a/${translations}-shortlist.npz",
         ),
         (
             "doctor data=toy doctor.seed=1,2 doctor.json=x/y.json",
             "doctor.json=x/y.json",
-            "doctor.json=${doctor.seed}-y.json",
+            "doctor.json=x/${doctor.seed}-y.json",
         ),
         ("doctor data=toy seed=1,2 doctor.page=y", "doctor.page=y", "doctor.page=${seed}-y"),
         ("prepare data=toy seed=1,2 prepare.filtered=y", "prepare.filtered=y", "prepare.filtered=${seed}-y"),

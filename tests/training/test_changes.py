@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.distributed import World
 from nmt.errors import UserError
 from nmt.kernels import fused
 from nmt.layers.blocks import Dropout
@@ -38,9 +37,11 @@ def test_values_are_those_of_the_last_change() -> None:
     assert [cfg.num_updates(batches) for batches in (0, 1, 5, 6, 16, 17, 20)] == [0, 1, 1, 2, 5, 6, 7]
 
 
-def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable[..., Trainer]) -> None:
+def test_a_training_takes_the_batches_and_rates_of_each_update(
+    trainer: Callable[..., Trainer], capsys: pytest.CaptureFixture[str]
+) -> None:
     made = trainer(dropout=0.3, max_steps=7, **CHANGES)
-    found, log = [], list[str]()
+    found = []
     update, step_of_weights = made._update, made.amp_step.step
     learning_rates, usual = list[float](), trainer(folder="usual", max_steps=7)
 
@@ -71,11 +72,14 @@ def test_a_training_takes_the_batches_and_rates_of_each_update(trainer: Callable
         (6, 3, 3, 0.0),
         (7, 3, 3, 0.0),
     ]
-    made.dropout_rates = DropoutRates(made.cfg, made.parallel_model.trained)
-    made.dropout_rates.follow(6, log.append)
-    made.dropout_rates.follow(7, log.append)
-    values = "accumulate=3 and dropout_factor=0.0 and rate_factor=0.1"
-    assert log == [f"step 6: from here on with {values} (trainer.changes)"]
+    assert [line for line in capsys.readouterr().err.splitlines() if "from here on" in line] == [
+        f"step {step}: from here on with {values} (trainer.changes)"
+        for step, values in (
+            (3, "accumulate=2"),
+            (4, "dropout_factor=0.5"),
+            (6, "accumulate=3 and dropout_factor=0.0 and rate_factor=0.1"),
+        )
+    ]
 
 
 def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer]) -> None:
@@ -89,17 +93,25 @@ def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer]) -> None:
 
 
 def test_batches_are_tried_as_they_are_dealt(trainer: Callable[..., Trainer]) -> None:
-    """Also where a run goes on, and anew where a change gives a process whole batches instead of rows."""
-    fit(trainer(max_steps=4, **CHANGES))
-    again = resumed(trainer(max_steps=7, **CHANGES))
-    assert again.gradients.accumulate == 2
-    gradients, found = trainer(folder="pair").gradients, list[bool]()
-    gradients.world = World(rank=0, size=2)
-    for accumulate in (1, 2, 5, 1):
-        gradients.has_tried = True
-        gradients.deal(accumulate)
-        found.append(gradients.has_tried)
-    assert found == [True, False, True, False]
+    """Once, in the largest shares to come, also where a run goes on."""
+    tried = list[tuple[int, int]]()
+
+    def watched(made: Trainer) -> Trainer:
+        try_largest = made.gradients.try_largest
+
+        def watched(pairs: Any, plan: Any, step: int) -> None:
+            tried.append((step, made.gradients.accumulate))
+            try_largest(pairs, plan, step)
+
+        made.gradients.try_largest = watched  # type: ignore[method-assign]
+        return made
+
+    changes = [{"step": 3, "accumulate": 4}, {"step": 6, "accumulate": 2}]
+    fit(watched(trainer(max_steps=4, changes=changes)))
+    again = watched(resumed(trainer(max_steps=7, changes=changes)))
+    fit(again)
+    assert tried == [(1, 4), (5, 4)]
+    assert [again.cfg.most_accumulated_from(step) for step in (1, 2, 3, 5, 6, 9)] == [4, 4, 4, 4, 2, 2]
 
 
 def test_a_run_of_an_earlier_version_deals_rows_whatever_changes(trainer: Callable[..., Trainer]) -> None:
@@ -124,7 +136,7 @@ def test_kernels_and_compiled_code_see_the_rate(
     )
     x = torch.ones(100, 100)
     for step, rate in ((1, 0.5), (4, 0.25), (6, 0.0)):
-        rates.follow(step, print)
+        rates.follow(step)
         assert float((call(x) == 0).float().mean()) == pytest.approx(rate, abs=0.03)
         summed = fused.add_dropout(torch.zeros_like(x), x, module.current_rate)
         assert float((summed == 0).float().mean()) == pytest.approx(rate, abs=0.03)
@@ -135,7 +147,7 @@ def test_the_dropout_of_lora_follows(tiny_model: Callable[..., TranslationModel]
     Lora(LoraConfig(dropout=0.4)).insert(model)
     follower = DropoutRates(TrainerConfig(**CHANGES), model)
     rates = {name: one.rate for name, one in model.named_modules() if isinstance(one, Dropout)}
-    follower.follow(4, print)
+    follower.follow(4)
     halved = {name: one.rate for name, one in model.named_modules() if isinstance(one, Dropout)}
     assert halved == {name: rate / 2 for name, rate in rates.items()}
     assert {0.4, 0.2} <= set(rates.values())

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import sys
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -498,7 +499,7 @@ def _offline_when_unreachable() -> Iterator[None]:
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    if not any(before) and not _answers(datasets.config.HF_ENDPOINT):
+    if not any(before) and not _answers(datasets.config.HF_ENDPOINT, int(time.monotonic() // 60)):
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:
         yield
@@ -507,8 +508,8 @@ def _offline_when_unreachable() -> Iterator[None]:
 
 
 @functools.cache
-def _answers(url: str) -> bool:
-    """Return whether the hub answers: asked once, as each reading of a split asks."""
+def _answers(url: str, minute: int) -> bool:
+    """Return whether the hub answers: asked once in a `minute`, as each reading of a split asks."""
     import urllib.error
     import urllib.request
     from http.client import HTTPException

@@ -38,9 +38,9 @@ class LabelColumnsConfig(TableConfig):
         return True
 
     @property
-    def symbols(self) -> list[str]:
+    def marks(self) -> list[str]:
         """With pairs, the piece between their texts, too."""
-        return [*super().symbols, *([SEPARATOR] if self.pair_column is not None else [])]
+        return [*super().marks, *([SEPARATOR] if self.pair_column is not None else [])]
 
     @property
     def column_fields(self) -> tuple[str, ...]:

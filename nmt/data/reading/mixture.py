@@ -22,8 +22,8 @@ from nmt.data.configs import DataConfig
 from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.errors import UserError, suggest
 
-SPECIAL = ("s", "pad", "unk", "brk", "sep", "mask", "match", "term")
-"""Words that with angle brackets are special pieces of a tokenizer, or marks of text."""
+SPECIAL = ("s", "pad", "unk")
+"""Words that with angle brackets are special pieces of a tokenizer."""
 
 
 class TemperatureOf(Enum):

@@ -105,10 +105,9 @@ class MixtureData(DataConfig):
         return all(part.has_source for part in self.parts(Split.train).values())
 
     @property
-    def symbols(self) -> list[str]:
-        """The tags, and what the corpora themselves put into sources."""
-        own = (symbol for part in self.parts(Split.train).values() for symbol in part.symbols)
-        return list(dict.fromkeys([*super().symbols, *own]))
+    def marks(self) -> list[str]:
+        """Those of all corpora, and of each."""
+        return [*super().marks, *(mark for part in self.parts(Split.train).values() for mark in part.marks)]
 
     @property
     def has_labels(self) -> bool:

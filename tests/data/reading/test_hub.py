@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -389,11 +390,15 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_hub")
 def test_an_unreachable_hub_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "time", SimpleNamespace(monotonic=lambda: 60.0))
     start = time.monotonic()
     message = error_of(HubData(dataset="owner/corpus"))
     assert time.monotonic() - start < hub.PROBE_SECONDS + 5
     monkeypatch.setattr("urllib.request.urlopen", None)
     assert error_of(HubData(dataset="owner/corpus", config="other"))  # without asking again
+    monkeypatch.setattr(hub, "time", SimpleNamespace(monotonic=lambda: 120.0))
+    with pytest.raises(TypeError):
+        error_of(HubData(dataset="owner/corpus", config="third"))
     assert message == (
         "data.dataset=owner/corpus: the hub cannot be reached, and no copy is cached; "
         "data.path=FOLDER reads a dataset from disk, data=files plain files"
