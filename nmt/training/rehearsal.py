@@ -81,7 +81,7 @@ def update(
     elif not norm.isfinite():
         raise TrainingStopped(
             f"update {step}: the norm of the gradients is {float(norm)}, "
-            f"at a loss of {float(loss) / count:.3f} nats per target token"
+            f"at a loss of {float(loss.detach()) / count:.3f} nats per target token"
         )
     return float(named.get("nll", loss).detach()) / count
 

@@ -184,7 +184,7 @@ def test_a_file_in_blocks_is_translated_as_a_stream_and_goes_on(
     monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 3)
     cfg = TranslateConfig(**common, **form, input=str(source), output=str(tmp_path / "out"), workers=1)
     job = file_parts.Job.read(source, tmp_path / "out", "translated", TRANSLATION.reader(cfg))
-    answers = TRANSLATION.opened(cfg)
+    answers = TRANSLATION.open_answers(cfg)
     found = [line for block in job.blocks() for line in answers(block.lines, block.first_line, print)]
     assert "".join(f"{line}\n" for line in found).encode() == expected
 

@@ -687,6 +687,7 @@ def test_a_run_of_an_earlier_version_keeps_its_batches(trainer: Factory) -> None
         later = trainer(max_steps=2, accumulate=2)
         later.resume(checkpoint)
         assert list(map(list, later.plan(pairs))) == old
+        later._follow_changes(2)
         assert later.gradients.accumulate == 1
         checkpoint = dataclasses.replace(checkpoint, state=later.train_state.to_store())
 

@@ -34,4 +34,4 @@ def test_a_run_that_finds_no_labels_says_so_itself(tmp_path: Path) -> None:
     cfg = ClassifyConfig(run=str(run), decoding=BeamConfig())
     assert LABELS.reader(cfg) is None
     with pytest.raises(UserError, match=r"finds no labels, but translates"):
-        LABELS.opened(cfg)
+        LABELS.open_answers(cfg)

@@ -289,8 +289,8 @@ def test_shards_together_do_each_block_once_and_the_last_one_joins(job: Job) -> 
     assert [[block.part for block in one.own_blocks()] for one in (first, second)] == [
         [path for number, path in enumerate(job.parts) if number in one.own] for one in (first, second)
     ]
-    with first.opened(FACTS):
-        with second.opened(FACTS):
+    with first.locked(FACTS):
+        with second.locked(FACTS):
             save_own(second)
             assert second.progress == "3 of 3 lines of shard 2/2"
             assert first.progress == "0 of 4 lines of shard 1/2"
@@ -300,7 +300,7 @@ def test_shards_together_do_each_block_once_and_the_last_one_joins(job: Job) -> 
     assert first.finish()
     assert job.output.read_bytes() == "A\n\nB\nC\nD\nÄ\nE\n".encode()
     assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
-    with pytest.raises(UserError, match="out is there already and stays"), second.opened(FACTS):  # late
+    with pytest.raises(UserError, match="out is there already and stays"), second.locked(FACTS):  # late
         pass
     assert second.finish()  # it ended with the other
     assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
@@ -309,9 +309,9 @@ def test_shards_together_do_each_block_once_and_the_last_one_joins(job: Job) -> 
 def test_the_last_part_is_not_the_end_while_another_process_is_at_work(job: Job) -> None:
     """It may hold a part of another's shard as damaged, so whoever ends last joins."""
     first, second = shards(job, 2)
-    with first.opened(FACTS):
+    with first.locked(FACTS):
         save_own(first)
-        with second.opened(FACTS):
+        with second.locked(FACTS):
             save_own(second)
         assert not second.finish()
         assert not job.output.exists()
@@ -322,7 +322,7 @@ def test_the_last_part_is_not_the_end_while_another_process_is_at_work(job: Job)
 def test_a_job_without_a_shard_does_what_killed_shards_have_left(job: Job) -> None:
     first, _, third = shards(job, 3)
     for one in (first, third):
-        with one.opened(FACTS):
+        with one.locked(FACTS):
             save_own(one)
         assert not one.finish()
     with job.locked(FACTS):
@@ -334,12 +334,12 @@ def test_a_job_without_a_shard_does_what_killed_shards_have_left(job: Job) -> No
 
 def test_a_shard_has_one_process_and_none_beside_that_of_all(job: Job) -> None:
     first, second = shards(job, 2)
-    with first.opened(FACTS):
+    with first.locked(FACTS):
         with (
             pytest.raises(
                 UserError, match=r"\.shard_1_of_2 is in use by process .*, or give this process another"
             ),
-            first.opened(FACTS),
+            first.locked(FACTS),
         ):
             pass
         with pytest.raises(UserError, match=r"out\.parts is in use by another"), job.locked(FACTS):
@@ -347,25 +347,25 @@ def test_a_shard_has_one_process_and_none_beside_that_of_all(job: Job) -> None:
     with (
         job.locked(FACTS),
         pytest.raises(UserError, match=r"out\.parts is in use by process "),
-        second.opened(FACTS),
+        second.locked(FACTS),
     ):
         pass
 
 
 def test_a_shard_of_another_job_is_refused_and_the_folder_stays_for_those_at_work(job: Job) -> None:
     first, second = shards(job, 2)
-    with first.opened(FACTS):
+    with first.locked(FACTS):
         with (
             pytest.raises(UserError, match=r"out\.parts belongs to another job:\n  checkpoint: abc -> def\n"),
-            second.opened(FACTS | {"checkpoint": "def"}),
+            second.locked(FACTS | {"checkpoint": "def"}),
         ):
             pass
-        with pytest.raises(KeyError), second.opened(FACTS):
+        with pytest.raises(KeyError), second.locked(FACTS):
             raise KeyError
         save_own(first)
     (*_, part) = first.parts
     part.write_bytes(b"damaged")
-    with second.opened(FACTS):
+    with second.locked(FACTS):
         save_own(second)
     with pytest.raises(UserError, match=r"damaged; .* again by the same command without shard=\.\.\.$"):
         second.finish()

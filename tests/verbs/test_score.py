@@ -99,7 +99,7 @@ def test_a_language_model_scores_lines(
     ],
 )
 def test_lines_that_are_no_pair(run: Path, line: str, message: str, tmp_path: Path) -> None:
-    answers = SCORES.opened(config(run, tmp_path))
+    answers = SCORES.open_answers(config(run, tmp_path))
     with pytest.raises(UserError) as caught:
         list(answers(["a\tb", line], 1, print))
     assert str(caught.value) == message
@@ -107,7 +107,7 @@ def test_lines_that_are_no_pair(run: Path, line: str, message: str, tmp_path: Pa
 
 def test_a_line_with_a_tab_is_no_text(language_model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        list(SCORES.opened(config(language_model, tmp_path))(["a", "a\tb"], 0, print))
+        list(SCORES.open_answers(config(language_model, tmp_path))(["a", "a\tb"], 0, print))
     assert str(caught.value) == "line 2 of the input has a TAB, but a line is a text for a language model"
 
 
@@ -168,7 +168,7 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(run: Path, tmp_path: 
     assert {part: part.stat().st_mtime_ns for part in kept} == stamps
     answer_file(config(run, tmp_path), SCORES)
     lines = (tmp_path / "out").read_text().split("\n")
-    answers = SCORES.opened(config(run, tmp_path))
+    answers = SCORES.open_answers(config(run, tmp_path))
     assert lines == [*list(answers(text.split("\n")[:-1], 0, print)) * NUM_BLOCKS, ""]
 
 

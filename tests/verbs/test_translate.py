@@ -208,7 +208,7 @@ def test_the_names_of_files_say_their_format_and_a_block_is_answered_as_a_stream
     assert composed.to_config(TranslateConfig).reads_json
     warnings: list[str] = []
     lines = [json.dumps(line) for line in OBJECTS]
-    answers = TRANSLATION.opened(cfg)
+    answers = TRANSLATION.open_answers(cfg)
     whole = list(answers(lines, 0, warnings.append))
     assert whole == [one for i, line in enumerate(lines) for one in answers([line], i, warnings.append)]
     assert warnings[0].endswith("line 3")
@@ -271,7 +271,7 @@ def test_tags_are_kept_and_plain_lines_are_as_ever(
     ]
     cfg = TranslateConfig(run=str(run), markup=True, decoding=opened.cfg.decoding, runtime=CPU)
     assert TRANSLATION.facts(cfg)["markup"] is True
-    written = list(TRANSLATION.opened(cfg)(MARKED, 0, lambda _: None))
+    written = list(TRANSLATION.open_answers(cfg)(MARKED, 0, lambda _: None))
     assert written == [one.text for one in opened.translate(MARKED, markup=True)]
 
 
@@ -279,11 +279,11 @@ def test_a_line_feed_within_a_tag_begins_no_line_of_text(run: Path) -> None:
     cfg = TranslateConfig(run=str(run), markup=True, decoding=BeamConfig(), runtime=CPU)
     cfg = dataclasses.replace(cfg, input_format=LineFormat.jsonl)
     line = json.dumps({"src": "<b\nclass='x'\r\nid=y>ab</b> ba <!-- a\nb -->"})
-    (text,) = TRANSLATION.opened(cfg)([line], 0, print)
+    (text,) = TRANSLATION.open_answers(cfg)([line], 0, print)
     assert "<b class='x' id=y>" in text
     assert "<!-- a b -->" in text
     as_json = dataclasses.replace(cfg, format=LineFormat.jsonl)
-    (found,) = TRANSLATION.opened(as_json)([line], 0, print)
+    (found,) = TRANSLATION.open_answers(as_json)([line], 0, print)
     assert "<b\nclass='x'\r\nid=y>" in json.loads(found)["translation"]
 
 
@@ -341,7 +341,7 @@ def test_a_glossary_is_refused_at_once_by_a_search_that_cannot_enforce_it(run: P
     terms.write_text("h\tg\n", encoding="utf-8")
     cfg = TranslateConfig(run=str(run), decoding=BeamConfig(beam_size=1), runtime=CPU, glossary=str(terms))
     with pytest.raises(UserError, match=r"^glossary: phrases that must appear need several beams, but"):
-        TRANSLATION.opened(cfg)
+        TRANSLATION.open_answers(cfg)
     opened = open_run(run, runtime_cfg=CPU)
     with pytest.raises(UserError, match=r"^glossary: phrases that must appear need a beam, but"):
         opened.translate("ab", SamplingConfig(), glossary={"h": "g"})
