@@ -184,8 +184,10 @@ class RunDirectory:
     def _settle(self) -> None:
         """Settle what killed processes left half written; call with the directory locked."""
         self.checkpoints.clean()  # a checkpoint that was being replaced counts again
-        folders = (self.path, self._data, self.hypotheses, self.hypotheses / "validation")
-        for draft in itertools.chain.from_iterable(folder.glob(".tmp-*.*") for folder in folders):
+        name = ".tmp-*.*"
+        for draft in itertools.chain(
+            self.path.glob(name), self._data.glob(name), self.hypotheses.rglob(name)
+        ):
             process = draft.suffix[1:]
             if process.isdecimal() and (int(process) == os.getpid() or not Path("/proc", process).exists()):
                 _remove(draft)

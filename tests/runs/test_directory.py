@@ -145,14 +145,15 @@ def test_a_directory_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
 def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.claim(config())
-    (run.path / "hypotheses").mkdir()
+    (run.hypotheses / "news" / "validation").mkdir(parents=True)
     dead = [run.path / ".tmp-tokenizer.model.4194305", run.hypotheses / ".tmp-test.de.4194305"]
+    dead.append(run.hypotheses / "news" / "validation" / ".tmp-step_1.de.4194305")
     dead.append(run.path / f".tmp-config.yaml.{os.getpid()}")  # a number that is in use again
     alive = run.hypotheses / f".tmp-test.de.{os.getppid()}"
     for draft in (*dead, alive):
         draft.touch()
     run.claim(config())
-    assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, True]
+    assert [draft.exists() for draft in (*dead, alive)] == [False, False, False, False, True]
 
 
 def test_pairs_are_compared_with_a_copy_where_no_checkpoint_is_left(tmp_path: Path) -> None:
