@@ -88,7 +88,7 @@ def written_atomically(path: Path) -> Iterator[BinaryIO]:
 
 def is_stream(path: Path) -> bool:
     """Return whether a path is a device or a pipe, and no file or folder."""
-    return path.parent in STREAMS or (path.exists() and not path.is_file() and not path.is_dir())
+    return not path.is_dir() and (path.parent in STREAMS or (path.exists() and not path.is_file()))
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -100,8 +100,9 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
 
 def _misfits_of_symbols(cfg: TrainConfig) -> Iterator[str]:
     """Yield what takes apart that the data puts into sources; tags of languages are looked at before."""
-    for mark in dict.fromkeys(one for one in cfg.data.marks if one in cfg.data.fronts):
-        yield f"data.corpora.NAME.tag or domain {mark} is a mark that sources have, too; choose another word"
+    for name, tag in cfg.data.origin_tags.items():
+        if tag in cfg.data.marks:
+            yield f"data.corpora.{name}.tag is {tag} in sources, as a mark of theirs is; choose another word"
     symbols = [one for one in cfg.data.symbols if one not in cfg.data.tags.values()]
     for symbol in symbols if cfg.tokenizer.strip_punctuation else ():
         yield (

@@ -378,6 +378,8 @@ def usable(verb: Verb, argument: str, flags: argparse.Namespace) -> Override:
 def _keyed(verb: Verb, word: str) -> str:
     """Return the setting that a word without a key is likely to be meant as."""
     path, keys = Path(word), {field.name for field in fields(verb.config_class())}
+    if not _exists(word):
+        return "key=value, such as trainer.max_steps=500"
     if verb.opens_run and (path / "config.yaml").is_file():
         return shell_word("run", word)
     if "input" in keys and path.is_file():

@@ -367,8 +367,8 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
                 _finish(record, results, ranking)
             elif record.state == "done":
                 record.state, record.value, record.scores = "waiting", None, {}
-        elif record.state == "done" and _lacks_output(plan, trial):
-            record.state = "waiting"
+        elif record.state == "done" and (not plan.verb.opens_run or _lacks_output(plan, trial)):
+            record.state = "waiting"  # what a verb without a run reads may have changed
         elif record.state == "done":
             record.value = ranking.value(record)  # an earlier command may have ranked by another metric
         if record.state == "running" and not record.job:
@@ -386,7 +386,7 @@ def _mark(plan: Sweep, trial: Composed) -> str:
 
     What may be otherwise when a search goes on is no part of it.
     """
-    if trial.folder is not None:
+    if not plan.verb.opens_run:
         return ""
     cfg = trial.cfg
     if plan.space:

@@ -59,7 +59,7 @@ def update(
     """Update the weights by the gradient of one batch; return its plain loss in nats per target token.
 
     Raises:
-        TrainingStopped: the gradients are not finite, in fp16 whatever the loss scale.
+        TrainingStopped: the gradients of a finite loss are not finite, in fp16 whatever the loss scale.
     """
     amp_step, model = trainer.amp_step, trainer.parallel_model
     phases = phases or Phases(amp_step.device)
@@ -78,7 +78,7 @@ def update(
             model.average.step(step, unusable)
     if amp_step.precision is Precision.fp16:
         amp_step.require_loss_scale()
-    elif not norm.isfinite():
+    elif loss.isfinite() and not norm.isfinite():
         raise TrainingStopped(
             f"update {step}: the norm of the gradients is {float(norm)}, "
             f"at a loss of {float(loss.detach()) / count:.3f} nats per target token"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from nmt.data.batches.batching import Indices, Plan
+from nmt.data.batches.batching import Indices, Plan, largest_share
 from nmt.data.encoded_pairs import EncodedPairs, InParts
 from nmt.distributed import ALONE, World
 from nmt.errors import Log, NmtError, TrainingStopped, UserError, warn
@@ -195,8 +195,13 @@ class Trainer:
     def _try_largest(self, pairs: EncodedPairs, plan: Plan) -> None:
         """Try the largest batches, in the largest shares that a process gets from the next update on."""
         if not self.gradients.has_tried:
-            self._deal(self.cfg.most_accumulated_from(self.train_state.step + 1))
+            self._deal_largest(self.train_state.step + 1)
             self.gradients.try_largest(pairs, plan, self.train_state.step + 1)
+
+    def _deal_largest(self, step: int) -> None:
+        """Deal as in that update, from update `step` on, in which a process computes most at once."""
+        size = self.world.size
+        self._deal(max(self.cfg.accumulated_from(step), key=lambda number: largest_share(number, size)))
 
     def _deal(self, accumulate: int) -> None:
         """Deal so many batches of an update to the processes, or the rows of each as earlier versions did."""
@@ -280,7 +285,7 @@ class Trainer:
         """
         pairs, on_cpu = self.epochs.pairs_of_epoch(1, 0).part(0), self.amp_step.device.type == "cpu"
         room, smallest = Room() if on_cpu else None, self.cfg.tokens_per_batch
-        self._deal(self.cfg.most_accumulated_from(1))
+        self._deal_largest(1)
 
         def trial(size: int) -> Trial:
             return self.gradients.trial(pairs, self.plan(pairs, size), size, room)

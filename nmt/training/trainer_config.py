@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -198,10 +199,11 @@ class TrainerConfig:
         """Return the number of batches of update `step`."""
         return int(self._in_force("accumulate", step, self.accumulate))
 
-    def most_accumulated_from(self, step: int) -> int:
-        """Return the largest number of batches of an update from update `step` on."""
-        later = [x.accumulate for x in self.all_changes if x.step > step and x.accumulate is not None]
-        return max(self.accumulate_at(step), *later) if later else self.accumulate_at(step)
+    def accumulated_from(self, step: int) -> list[int]:
+        """Return the numbers of batches of update `step` and of later ones, up to the last if it is known."""
+        last = self.max_steps if isinstance(self.max_steps, int) else math.inf
+        later = [change for change in self.all_changes if step < change.step <= last]
+        return [self.accumulate_at(step), *(x.accumulate for x in later if x.accumulate is not None)]
 
     def num_updates(self, batches: int) -> int:
         """Return the number of updates that the first `batches` of a training make."""

@@ -323,7 +323,7 @@ def test_a_damaged_config_is_read_or_refused(
                 "data.corpora={all: {train: train, validation: dev, test: test, tag: term}}",
                 "data.augment=[{name: terms}]",
             ),
-            "data.corpora.NAME.tag or domain <term> is a mark that sources have, too; choose another word",
+            "data.corpora.all.tag is <term> in sources, as a mark of theirs is; choose another word",
         ),
         (
             ("data=demo", "data.augment=[{name: terms}]", "tokenizer=word"),

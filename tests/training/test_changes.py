@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
+from nmt.data.batches.batching import dealt, largest_share
+from nmt.distributed import World
 from nmt.errors import UserError
 from nmt.kernels import fused
 from nmt.layers.blocks import Dropout
@@ -93,7 +98,7 @@ def test_resumed_is_uninterrupted(trainer: Callable[..., Trainer]) -> None:
 
 
 def test_batches_are_tried_as_they_are_dealt(trainer: Callable[..., Trainer]) -> None:
-    """Once, in the largest shares to come, also where a run goes on."""
+    """Once, also where a run goes on, as in the update of the largest shares to come: here all are whole."""
     tried = list[tuple[int, int]]()
 
     def watched(made: Trainer) -> Trainer:
@@ -110,8 +115,26 @@ def test_batches_are_tried_as_they_are_dealt(trainer: Callable[..., Trainer]) ->
     fit(watched(trainer(max_steps=4, changes=changes)))
     again = watched(resumed(trainer(max_steps=7, changes=changes)))
     fit(again)
-    assert tried == [(1, 4), (5, 4)]
-    assert [again.cfg.most_accumulated_from(step) for step in (1, 2, 3, 5, 6, 9)] == [4, 4, 4, 4, 2, 2]
+    assert tried == [(1, 1), (5, 4)]
+
+
+def test_the_largest_share_is_that_of_the_updates_to_come() -> None:
+    """Among several processes it is not that of most batches."""
+    for size in (1, 2, 4, 8):
+        for accumulate in (1, 2, 3, 4, 5, 6, 9):
+            one = np.arange(8 * 3)
+            parts = [dealt([one] * accumulate, accumulate, rank, size) for rank in range(size)]
+            largest = max(len(part) for own in parts for part in own)
+            assert largest == len(one) * largest_share(accumulate, size)
+    changes = [{"step": 3, "accumulate": 3}, {"step": 5, "rate_factor": 0.5}, {"step": 9, "accumulate": 4}]
+    cfg = TrainerConfig(accumulate=2, max_steps=8, changes=changes)
+    assert [cfg.accumulated_from(step) for step in (1, 2, 3, 8)] == [[2, 3], [2, 3], [3], [3]]
+    assert dataclasses.replace(cfg, max_steps=None, max_epochs=1).accumulated_from(3) == [3, 4]
+    dealt_to: list[int] = []
+    made = SimpleNamespace(cfg=cfg, world=World(rank=0, size=4), _deal=dealt_to.append)
+    Trainer._deal_largest(cast(Trainer, made), 1)
+    Trainer._deal_largest(cast(Trainer, made), 3)
+    assert dealt_to == [2, 3]
 
 
 def test_a_run_of_an_earlier_version_deals_rows_whatever_changes(trainer: Callable[..., Trainer]) -> None:

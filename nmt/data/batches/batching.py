@@ -233,6 +233,11 @@ def pad(sequences: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> tuple[Ten
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
+def largest_share(accumulate: int, size: int) -> float:
+    """Return the largest share of a batch that one of `size` processes computes at once, as `dealt` deals."""
+    return math.gcd(min(accumulate, size), size) / size
+
+
 def dealt(group: Sequence[Indices], accumulate: int, rank: int, size: int) -> list[Indices]:
     """Return what process `rank` of `size` computes of the batches of one update; every pair has one process.
 

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 import re
 import sys
@@ -50,6 +51,10 @@ FORMAT_VERSION = 3
 """Increased when the rows of a dataset are read in another way, so that no cache entry is stale."""
 PROBE_SECONDS = 5.0
 """Time that the hub has to answer before only cached copies are used."""
+SILENT_SECONDS = 60.0
+"""Time in which a hub that did not answer is not asked again: each reading of a split asks."""
+_ASKED: dict[str, tuple[bool, float]] = {}
+"""Whether the hub at an address answered when it was asked last, and when that was."""
 
 
 @dataclass
@@ -499,7 +504,7 @@ def _offline_when_unreachable() -> Iterator[None]:
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    if not any(before) and not _answers(datasets.config.HF_ENDPOINT, int(time.monotonic() // 60)):
+    if not any(before) and not _answers(datasets.config.HF_ENDPOINT):
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:
         yield
@@ -507,9 +512,16 @@ def _offline_when_unreachable() -> Iterator[None]:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
-@functools.cache
-def _answers(url: str, minute: int) -> bool:
-    """Return whether the hub answers: asked once in a `minute`, as each reading of a split asks."""
+def _answers(url: str) -> bool:
+    """Return whether the hub answers: it is asked until it does, and not again soon after it has not."""
+    found, then = _ASKED.get(url, (False, -math.inf))
+    if not found and time.monotonic() - then > SILENT_SECONDS:
+        found = _answers_now(url)
+        _ASKED[url] = found, time.monotonic()
+    return found
+
+
+def _answers_now(url: str) -> bool:
     import urllib.error
     import urllib.request
     from http.client import HTTPException

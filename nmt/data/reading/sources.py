@@ -261,9 +261,9 @@ class AlignmentData(DataConfig):
         return True
 
     @property
-    def symbols(self) -> list[str]:
+    def marks(self) -> list[str]:
         """The piece between the two sides, too."""
-        return [*super().symbols, SEPARATOR]
+        return [*super().marks, SEPARATOR]
 
     @property
     def pairs(self) -> DataConfig:

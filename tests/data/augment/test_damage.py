@@ -158,6 +158,11 @@ def corpus(tmp_path: Path) -> dict[str, str]:
 
 def test_a_source_reads_any_corpus(corpus: dict[str, str]) -> None:
     cfg = AlignmentData(corpus=corpus)
+    assert (
+        MixtureData(corpora={"a": {"name": "alignment", "corpus": corpus}}).symbols
+        == cfg.symbols
+        == ["<sep>"]
+    )
     assert len(stream(cfg, Split.train).read()) == 4 * len(TEXT)
     assert len(load(cfg, Split.validation)) == len(TEXT)
     assert cfg.place(Split.test) is None

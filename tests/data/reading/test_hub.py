@@ -383,6 +383,7 @@ def test_a_dataset_must_be_named() -> None:
 def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Set a hub address at which nothing listens, and an empty cache."""
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub, "_ASKED", {})
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
     yield
     assert not datasets.config.HF_HUB_OFFLINE
@@ -396,7 +397,7 @@ def test_an_unreachable_hub_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert time.monotonic() - start < hub.PROBE_SECONDS + 5
     monkeypatch.setattr("urllib.request.urlopen", None)
     assert error_of(HubData(dataset="owner/corpus", config="other"))  # without asking again
-    monkeypatch.setattr(hub, "time", SimpleNamespace(monotonic=lambda: 120.0))
+    monkeypatch.setattr(hub, "time", SimpleNamespace(monotonic=lambda: 121.0))
     with pytest.raises(TypeError):
         error_of(HubData(dataset="owner/corpus", config="third"))
     assert message == (
