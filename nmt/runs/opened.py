@@ -527,8 +527,9 @@ class Run(TrainedModel):
         asked = list(asked)
         most = min(self.cfg.data.max_tokens, longest_source(self.model, search))
         sources = self.in_fitting_context([request.src for request in asked], search)
-        fitting = map(lambda request, src: dataclasses.replace(request, src=src), asked, sources)
-        return [self._with_match(request, most) for request in fitting]
+        both = zip(asked, sources, strict=True)
+        fitting = (one if src == one.src else dataclasses.replace(one, src=src) for one, src in both)
+        return [self._with_match(one, most) for one in fitting]
 
     def _with_match(self, request: Request, most: int) -> Request:
         if not request.match.strip() or not request.src.strip():
