@@ -37,7 +37,7 @@ from nmt.training.optimizers.optimizer_configs import AdamConfig, MuonConfig, Op
 from nmt.training.statistics import BatchSize, Update, UpdateStatistics
 from nmt.training.trainer_config import MEASURES
 from tests.models.test_contract import CASES, PLAIN, VOCAB_SIZE
-from tests.training.objectives.test_objective import cross_entropy, no_other_model
+from tests.training.objectives.test_objective import Silent, cross_entropy
 
 DEVICE = "imagined"
 
@@ -173,7 +173,7 @@ def test_an_average_that_teaches_stays_on_the_device(
         average = copy.deepcopy(model)
     move(model)
     move(average)
-    objective = build_objective(kind(teacher=Teacher.ema), no_other_model)
+    objective = build_objective(kind(teacher=Teacher.ema), Silent())
     loss_of = LossModule(model.train(), objective, compiled=False, average=average)
     loss, named = loss_of_batch(loss_of)
     torch.autograd.backward(loss)

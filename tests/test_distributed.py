@@ -71,7 +71,7 @@ from nmt.training.trainer_config import MEASURES, OnNonfinite, TrainerConfig
 from nmt.translation.evaluate import validation_values
 from nmt.translation.translate import translate
 from tests.data.batches.test_streaming import PLAIN
-from tests.training.objectives.test_objective import Sums, consistency, cross_entropy, no_other_model
+from tests.training.objectives.test_objective import Silent, Sums, consistency, cross_entropy
 from tests.training.test_auto_batch import Limited, many_pairs
 
 pytestmark = pytest.mark.skipif(
@@ -287,7 +287,7 @@ def test_the_average_of_the_weights_teaches_each_process(trainer: Any, tmp_path:
     """After an update that has parted it from the weights."""
 
     def update(world: World) -> dict[str, Any]:
-        objective = build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), no_other_model)
+        objective = build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), Silent())
         made = trainer(world, objective=objective, ema_decay=0.9)
         for start in (0, 10):
             made._update(made.epochs.pairs_of_epoch(1, 0).part(0), [np.arange(start, start + 10)])
@@ -894,7 +894,7 @@ class FaultyOnRank(CrossEntropy):
     """Cross-entropy that fails in one step on one rank: no number comes of it, or memory ends."""
 
     def __init__(self, is_here: bool, step: int, *, out_of_memory: bool = False):
-        super().__init__(CrossEntropyConfig(), no_other_model)
+        super().__init__(CrossEntropyConfig(), Silent())
         self.step = step if is_here else 0
         self.out_of_memory = out_of_memory
 

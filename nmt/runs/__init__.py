@@ -26,7 +26,7 @@ Knows files and models together; refuses to know the command line. The modules i
     start               The start of a training from the model of another run.
     scorers             The models of filters of training pairs, which score pairs.
     training_data       The training data of a run, prepared from its whole config.
-    objective_text      The text behind the ids of a training, for objectives.
+    objective_context   What an objective asks of its training: teachers, and the text behind ids.
     scored_sets         The named corpora that are scored beside the data of a run.
     validation          Validations before the end of a training: their search, their pairs, their scores.
     tuning              The search of a run, tuned on the validation split when its training ends.

@@ -6,7 +6,7 @@ which weights have taught it, so that it does not go on with others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nmt.config.roots import Task, TrainConfig
@@ -96,19 +96,16 @@ def _record_file(run: RunDirectory) -> Path:
     return run.path / "teachers.json"
 
 
-def opener(cfg: TrainConfig, tokenizer: Tokenizer) -> Callable[[str], TranslationModel]:
-    """Return a function that opens the model of a teacher.
+def open_teacher(run: str, cfg: TrainConfig, tokenizer: Tokenizer) -> TranslationModel:
+    """Return the model of a teacher of the training of `cfg`: on its device, in eval mode, frozen.
 
-    The function raises `UserError` when the teacher has another tokenizer.
+    Raises:
+        UserError: the teacher has another tokenizer.
     """
-
-    def open_model(run: str) -> TranslationModel:
-        opened = open_run(run, runtime_cfg=cfg.runtime)
-        if opened.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise UserError(
-                f"{KEY}: the run {run} has another tokenizer, and so gives other tokens their probabilities; "
-                "train both on the same data with the same tokenizer=..."
-            )
-        return opened.model.requires_grad_(False)
-
-    return open_model
+    opened = open_run(run, runtime_cfg=cfg.runtime)
+    if opened.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"{KEY}: the run {run} has another tokenizer, and so gives other tokens their probabilities; "
+            "train both on the same data with the same tokenizer=..."
+        )
+    return opened.model.requires_grad_(False)

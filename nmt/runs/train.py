@@ -36,7 +36,7 @@ from nmt.runs.checkpoint_names import identify_checkpoint, load_weights
 from nmt.runs.directory import RunDirectory, scores_by_split
 from nmt.runs.embeddings import begin_embeddings
 from nmt.runs.learnt_files import keep_files
-from nmt.runs.objective_text import functions_of_text
+from nmt.runs.objective_context import RunContext
 from nmt.runs.opened import initial_model
 from nmt.runs.requirements import require_all
 from nmt.runs.scored_sets import SetEvaluations, keep_sets
@@ -44,7 +44,7 @@ from nmt.runs.start import Start, opened_start, require_unchanged
 from nmt.runs.status import Status
 from nmt.runs.task import TrainedModel
 from nmt.runs.tasks import TASKS
-from nmt.runs.teachers import keep_teachers, opener
+from nmt.runs.teachers import keep_teachers
 from nmt.runs.training_data import counted_lengths, first_epoch, prepare, size_is_missing
 from nmt.runs.tuning import named_values, tuned_values
 from nmt.runs.validation import (
@@ -307,8 +307,7 @@ def build_trainer(
 ) -> Trainer:
     """Return the trainer of a model, with an objective and an optimizer."""
     cfg, model, device, world = trained.cfg, trained.model, trained.device, trained.world
-    of_text = functions_of_text(cfg, data)
-    objective = build_objective(cfg.objective, opener(cfg, data.tokenizer), of_text)
+    objective = build_objective(cfg.objective, RunContext(cfg, data))
     parallel_model = ParallelModel(
         model,
         objective,

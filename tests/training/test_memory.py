@@ -26,7 +26,7 @@ from nmt.training.memory import in_parts
 from nmt.training.objectives.objective import LossModule, Objective
 from nmt.training.optimizers.optimizer import optimizer_tensors
 from nmt.training.trainer import Trainer
-from tests.training.objectives.test_objective import Sums, consistency, cross_entropy, mean_teacher
+from tests.training.objectives.test_objective import Silent, Sums, consistency, cross_entropy, mean_teacher
 from tests.training.test_trainer import Factory, fit, weights
 
 
@@ -37,7 +37,7 @@ class Small(Objective):
     """
 
     def __init__(self, inner: Objective, most: int, *, backward: bool = False, first_step: int = 1):
-        super().__init__(inner.cfg, inner.open_model)
+        super().__init__(inner.cfg, Silent())
         self.inner, self.most, self.backward, self.first_step = inner, most, backward, first_step
         self.hook: Any = None
 

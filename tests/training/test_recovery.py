@@ -28,7 +28,7 @@ from nmt.training.optimizers.schedule_configs import ConstantConfig, NoamConfig
 from nmt.training.recovery import RolledBack, diverges, watched
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import OnNonfinite
-from tests.training.objectives.test_objective import Sums, no_other_model, train
+from tests.training.objectives.test_objective import Silent, Sums, train
 from tests.training.test_trainer import Factory, fit
 
 
@@ -36,7 +36,7 @@ class Faulty(CrossEntropy):
     """Cross-entropy that is not finite in some steps, wherever the weights come from."""
 
     def __init__(self, *steps: int, factor: float = math.nan):
-        super().__init__(CrossEntropyConfig(), no_other_model)
+        super().__init__(CrossEntropyConfig(), Silent())
         self.steps, self.factor = steps, factor
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:
@@ -57,7 +57,7 @@ class BadBatch(CrossEntropy):
     """Cross-entropy that is not finite for one batch, whenever it comes."""
 
     def __init__(self, tgt_out: Tensor):
-        super().__init__(CrossEntropyConfig(), no_other_model)
+        super().__init__(CrossEntropyConfig(), Silent())
         self.tgt_out = tgt_out
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> Sums:

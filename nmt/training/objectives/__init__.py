@@ -19,14 +19,10 @@ from nmt.loading import loaded
 from nmt.training.objectives.configs import OBJECTIVES, ObjectiveConfig
 
 if TYPE_CHECKING:
-    from nmt.training.objectives.objective import Objective, OfText, OpenModel
+    from nmt.training.objectives.objective import Context, Objective
 
 
-def build_objective(cfg: ObjectiveConfig, open_model: OpenModel, of_text: OfText | None = None) -> Objective:
-    """Return the objective that `cfg` describes; `open_model` opens the model of another run.
-
-    `of_text` is for an objective that `needs_text`.
-    """
-    objective: Objective = loaded(OBJECTIVES[cfg.name][1])(cfg, open_model)
-    objective.of_text = of_text
+def build_objective(cfg: ObjectiveConfig, context: Context) -> Objective:
+    """Return the objective that `cfg` describes, for a training that answers what it asks."""
+    objective: Objective = loaded(OBJECTIVES[cfg.name][1])(cfg, context)
     return objective

@@ -26,7 +26,7 @@ class ObjectiveConfig:
 
     @property
     def needs_text(self) -> bool:
-        """Whether the objective asks functions of the text behind ids: `OfText` of `objective`."""
+        """Whether the objective asks about the text behind ids: what it aligns, samples or costs."""
         return False
 
     @property

@@ -11,15 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from nmt.data.batches.batching import Batch
-from nmt.training.objectives.objective import LossModule, Objective, OpenModel, cut, taught_by
+from nmt.training.objectives.objective import Context, LossModule, Objective, cut, taught_by
 
 
 class Distillation(Objective):
     """The weighted mean of the smoothed loss and of the divergence from the teachers' predictions."""
 
-    def __init__(self, cfg: Any, open_model: OpenModel):
-        super().__init__(cfg, open_model)
-        self.teachers = [open_model(run) for run in cfg.teachers]
+    def __init__(self, cfg: Any, context: Context):
+        super().__init__(cfg, context)
+        self.teachers = [context.open_model(run) for run in cfg.teachers]
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain negative log-likelihood of the references and the divergence `kl`."""

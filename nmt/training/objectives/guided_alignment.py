@@ -7,6 +7,8 @@ weights of the chosen layer alone are computed outside of the fused attention.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from nmt.errors import UserError
 from nmt.layers.attention import AttentionRole, Recorder
 from nmt.models.base import TranslationModel
 from nmt.models.transformer import Transformer
-from nmt.training.objectives.objective import LossModule, Objective, Places, cut
+from nmt.training.objectives.objective import Context, LossModule, Objective, Places, cut
 
 LEAST = 1e-9
 """Smallest attention in a logarithm."""
@@ -24,10 +26,13 @@ LEAST = 1e-9
 class GuidedAlignment(Objective):
     """Smoothed cross-entropy, plus `weight` times the loss of the alignment."""
 
+    def __init__(self, cfg: Any, context: Context):
+        super().__init__(cfg, context)
+        self.align = context.aligner(cfg.alignments)
+
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain `nll`, the loss `alignment` and the number `aligned` of its tokens."""
-        assert self.of_text is not None, "an objective that needs text has functions of it"
-        places = self.of_text.links(batch)
+        places = self.align(batch)
         attention, number = chosen(module.model, self.cfg.layer)
         hidden, weights = module.attended(cut(batch, self.cfg.word_dropout), attention, number)
         alignment, aligned = alignment_loss(self._heads(weights), places)

@@ -9,17 +9,23 @@ expected cost from 0 to 1, to which cross-entropy is added as by Edunov et al. 2
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmt.data.batches.batching import Batch, pad
 from nmt.data.special_ids import BOS_ID, PAD_ID
-from nmt.training.objectives.objective import LossModule, Objective, cut
+from nmt.training.objectives.objective import Context, LossModule, Objective, cut
 
 
 class MinimumRisk(Objective):
     """The weighted mean of smoothed cross-entropy and of the expected cost of sampled translations."""
+
+    def __init__(self, cfg: Any, context: Context):
+        super().__init__(cfg, context)
+        self.sample = context.sampler(cfg.temperature)
+        self.costs = context.costs(cfg.metric)
 
     def __call__(self, module: LossModule, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, the plain `nll`, the expected cost `risk` and the plain mean `cost`."""
@@ -42,11 +48,10 @@ class MinimumRisk(Objective):
         self, module: LossModule, batch: Batch, step: int
     ) -> tuple[list[list[list[int]]], Tensor]:
         """Return the different translations of each source, and the costs of all, end to end."""
-        assert self.of_text is not None, "an objective that needs text has functions of it"
         was_training, device = module.model.training, batch.src.device
         module.model.eval()
         with torch.autocast(device.type, enabled=False):
-            sampled = self.of_text.candidates(module.model, batch, step, self.cfg.samples)
+            sampled = self.sample(module.model, batch, step, self.cfg.samples)
         module.model.train(was_training)
         lengths = (batch.tgt_out != PAD_ID).sum(1).tolist()
         references = [ids[:n] for ids, n in zip(batch.tgt_out.tolist(), lengths, strict=True)]
@@ -54,7 +59,7 @@ class MinimumRisk(Objective):
         for samples, reference in zip(sampled, references, strict=True):
             every = [*samples, reference] if self.cfg.add_reference or not samples else samples
             groups.append([list(ids) for ids in dict.fromkeys(map(tuple, every))])
-            costs += self.of_text.costs(groups[-1], reference)
+            costs += self.costs(groups[-1], reference)
         return groups, torch.tensor(costs, device=device)
 
 

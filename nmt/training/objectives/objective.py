@@ -2,12 +2,11 @@
 
 An objective sees the batch, the number of the update and `LossModule`: as many forward passes as it asks for
 (each with dropout masks of its own), logits where it wants them, and the fast label-smoothed loss that never
-keeps logits. A function that the objective is built with opens the model of another run, others say what
-there is to know of the text behind ids (`OfText`), and the module has
-what the moving average of the weights predicts, for an objective whose config asks for it. An objective runs
-inside the module that DDP, FSDP2 and the compiler wrap, so that every pass counts for the gradients. It
-returns sums by name and never divides: the trainer alone divides, by the target tokens of the whole update
-over all ranks.
+keeps logits. The module also has what the moving average of the weights predicts, for an objective whose
+config asks for it. Models of other runs, and what there is to know of the text behind ids, an objective asks
+of its `Context` when it is built. It runs inside the module that DDP, FSDP2 and the compiler wrap, so that
+every pass counts for the gradients. It returns sums by name and never divides: the trainer alone divides, by
+the target tokens of the whole update over all ranks.
 
 Here are the contract and label-smoothed cross-entropy; the table is `OBJECTIVES` in
 `nmt.training.objectives.configs`.
@@ -19,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +35,6 @@ ROWS = 2048
 """Target tokens whose logits exist at a time where the log probability of each is asked."""
 Taught = Callable[[slice], Tensor]
 """A function of a slice of the M target tokens that returns the probabilities (n, V) of a teacher."""
-OpenModel = Callable[[str], TranslationModel]
-"""A function that opens the model of a run with the same tokenizer: on the device, in eval mode, frozen."""
 
 
 @dataclass
@@ -52,26 +49,36 @@ class Places:
     """(L,) int64: its place in the source."""
 
 
-@dataclass(frozen=True)
-class OfText:
-    """What an objective may ask about the text behind its ids: functions that `nmt.runs` makes."""
+Align = Callable[[Batch], Places]
+"""A function that returns the alignment of the words of a batch, as links between their pieces."""
+Sample = Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]
+"""A function of a model in eval mode, a batch, an update and a number: so many samples of each source, with
+EOS."""
+Costs = Callable[[Sequence[Sequence[int]], Sequence[int]], list[float]]
+"""A function of the ids of translations of a sentence, and of its reference: the cost of each, from 0."""
 
-    links: Callable[[Batch], Places]
-    """The alignment of the words of a batch, as links between their pieces."""
-    candidates: Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]
-    """Of a model in eval mode, a batch, an update and a number: so many samples of each source, with EOS."""
-    costs: Callable[[Sequence[Sequence[int]], Sequence[int]], list[float]]
-    """Of the ids of translations of a sentence, and of its reference: the cost of each, 0 if perfect."""
+
+class Context(Protocol):
+    """What an objective may ask of the training that it is built for; `nmt.runs` answers."""
+
+    def open_model(self, run: str) -> TranslationModel:
+        """Return the model of a run with the same tokenizer: on the device, in eval mode, frozen."""
+
+    def aligner(self, alignments: str | None) -> Align:
+        """Return the alignments of the training pairs in a file; for None, estimates."""
+
+    def sampler(self, temperature: float) -> Sample:
+        """Return what samples translations, no longer than search allows."""
+
+    def costs(self, metric: str) -> Costs:
+        """Return the distance of translations from a perfect score of sentences, as a share of 1."""
 
 
 class Objective(ABC):
     """The quantity that an update minimises; no `nn.Module`, so that models it opens stay as they are."""
 
-    def __init__(self, cfg: Any, open_model: OpenModel):
+    def __init__(self, cfg: Any, context: Context):
         self.cfg = cfg
-        self.open_model = open_model
-        self.of_text: OfText | None = None
-        """The functions of text, for an objective whose config says `needs_text`; None for others."""
         self.tensors: dict[str, Tensor] = {}
         """Tensors that the objective remembers between updates, by name; a checkpoint holds them, too.
 
@@ -84,7 +91,7 @@ class Objective(ABC):
 
         All are float32 scalars, summed over the target tokens of the batch; the names are the same for every
         batch. `step` counts updates from 1; an update may consist of several batches. The host must not wait
-        for the device here, but in an objective that asks `of_text`.
+        for the device here, but in an objective whose config says `needs_text`.
         """
 
 

@@ -169,10 +169,8 @@ def _own_groups(model: nn.Module, cfg: OptimizerConfig) -> dict[int, WeightGroup
 
 
 def reserved(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors as large as what the optimizer will keep of some parameters, or larger: two moments."""
-    if isinstance(optimizer, OneByOne):
-        return [kept for x in parameters for kept in optimizer.new_state(x).values()]
-    return [torch.empty_like(x) for x in parameters for _ in range(2)]
+    """Return tensors as large as what the optimizer will keep of some parameters, on their devices."""
+    return [torch.empty_like(kept, device=x.device) for x in parameters for kept in _kept(optimizer, x)]
 
 
 def kept_bytes(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor]) -> int:

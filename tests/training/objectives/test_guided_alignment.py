@@ -9,26 +9,26 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from nmt.data.batches.batching import Batch, collate
+from nmt.data.batches.batching import collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.training.objectives import build_objective
 from nmt.training.objectives.configs import CrossEntropyConfig, GuidedAlignmentConfig
 from nmt.training.objectives.guided_alignment import chosen
-from nmt.training.objectives.objective import LossModule, OfText, Places
-from tests.training.objectives.test_objective import no_other_model
+from nmt.training.objectives.objective import Align, LossModule, Places
+from tests.training.objectives.test_objective import Silent
 
 LINKS = [(0, 0, 1), (0, 0, 0), (2, 1, 0), (3, 0, 1)]
 """Pair, place in the target, place in the source."""
 
 
-def unused(*asked: Any) -> Any:
-    raise AssertionError("guided alignment asks for links alone")
+class Linked(Silent):
+    """The context of guided alignment."""
 
-
-def of_text(batch: Batch) -> OfText:
-    return OfText(lambda batch: Places(*torch.tensor(LINKS).unbind(1)), unused, unused)
+    def aligner(self, alignments: str | None) -> Align:
+        assert alignments is None
+        return lambda batch: Places(*torch.tensor(LINKS).unbind(1))
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, 2)])
@@ -38,11 +38,11 @@ def test_loss_and_gradients_are_those_of_the_formula(
     model, batch = tiny_model(), collate(pairs, range(8))
     parameters = list(model.parameters())
     cfg = GuidedAlignmentConfig(weight=0.5, layer=layer, head=head)
-    module = LossModule(model, build_objective(cfg, no_other_model, of_text(batch)), compiled=False)
+    module = LossModule(model, build_objective(cfg, Linked()), compiled=False)
     loss, named = module(1, *vars(batch).values())
     gradients = torch.autograd.grad(loss, parameters)
 
-    plain = LossModule(model, build_objective(CrossEntropyConfig(), no_other_model), compiled=False)
+    plain = LossModule(model, build_objective(CrossEntropyConfig(), Silent()), compiled=False)
     expected, _ = plain(1, *vars(batch).values())
     captured: dict[str, Any] = {}
     attention: Any = model.decoder[-1 if layer is None else layer - 1].cross_attention.attention  # type: ignore[index, union-attr]
@@ -68,7 +68,7 @@ def test_layers_that_share_weights_are_told_apart(
 ) -> None:
     model, batch = tiny_model(decoder_layers=3, decoder_sharing=[1, 2, 1]).eval(), collate(pairs, range(8))
     maps = model.attention(batch.src, batch.src_mask, batch.tgt_in).cross
-    module = LossModule(model, build_objective(CrossEntropyConfig(), no_other_model), compiled=False)
+    module = LossModule(model, build_objective(CrossEntropyConfig(), Silent()), compiled=False)
     for layer, place in ((1, 0), (2, 1), (3, 2), (None, 2)):
         _, weights = module.attended(batch, *chosen(model, layer))
         assert_close(weights.detach(), maps[place])
@@ -88,7 +88,7 @@ def test_a_layer_or_head_that_is_not_there(
             r"objective.head must be at most 2, the heads of the layer, but is 3",
         ),
     ):
-        made = build_objective(cfg, no_other_model, of_text(batch))
+        made = build_objective(cfg, Linked())
         with pytest.raises(UserError, match=words):
             LossModule(tiny_model(), made, compiled=False)(1, *vars(batch).values())
     with pytest.raises(UserError, match=r"objective.head must be at least 1 or null, but is 0"):

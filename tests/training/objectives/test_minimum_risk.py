@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +16,30 @@ from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.models.base import TranslationModel
 from nmt.training.objectives import build_objective
 from nmt.training.objectives.configs import CrossEntropyConfig, MinimumRiskConfig
-from nmt.training.objectives.objective import LossModule, OfText
-from tests.training.objectives.test_objective import no_other_model
+from nmt.training.objectives.objective import Costs, LossModule, Sample
+from tests.training.objectives.test_objective import Silent
 
 SAMPLES = [[[5, 6, EOS_ID], [7, EOS_ID], [7, EOS_ID]], [[EOS_ID], [4, 4, 4, 4, 4, EOS_ID]]]
 
 
 def unused(*asked: Any) -> Any:
     raise AssertionError("nothing is to be asked")
+
+
+@dataclass
+class Sampled(Silent):
+    """The context of minimum risk training."""
+
+    sample: Sample
+    cost: Costs
+
+    def sampler(self, temperature: float) -> Sample:
+        assert temperature == MinimumRiskConfig.temperature
+        return self.sample
+
+    def costs(self, metric: str) -> Costs:
+        assert metric == MinimumRiskConfig.metric
+        return self.cost
 
 
 def test_loss_and_gradients_are_those_of_the_article(
@@ -38,14 +55,14 @@ def test_loss_and_gradients_are_those_of_the_article(
         updates.append(step)
         return SAMPLES
 
-    text = OfText(unused, sampled, lambda found, reference: [len(ids) / 10 for ids in found])
+    context = Sampled(sampled, lambda found, reference: [len(ids) / 10 for ids in found])
     cfg = MinimumRiskConfig(weight=0.25, alpha=0.5)
-    module = LossModule(model, build_objective(cfg, no_other_model, text), compiled=False)
+    module = LossModule(model, build_objective(cfg, context), compiled=False)
     loss, named = module(3, *vars(batch).values())
     assert model.training
     gradients = torch.autograd.grad(loss, parameters)
 
-    plain = LossModule(model, build_objective(CrossEntropyConfig(), no_other_model), compiled=False)
+    plain = LossModule(model, build_objective(CrossEntropyConfig(), Silent()), compiled=False)
     cross_entropy, _ = plain(3, *vars(batch).values())
     risk = torch.zeros(())
     for row, group in enumerate(([[5, 6, EOS_ID], [7, EOS_ID]], SAMPLES[1])):  # equal samples count once
@@ -76,9 +93,9 @@ def test_without_the_reference_samples_alone_have_costs(
         costed.append(list(map(list, found)))
         return [0.0] * len(found)
 
-    text = OfText(unused, lambda *asked: [SAMPLES[0], []], costs)
+    context = Sampled(lambda *asked: [SAMPLES[0], []], costs)
     cfg = MinimumRiskConfig(add_reference=False)
-    module = LossModule(tiny_model().train(), build_objective(cfg, no_other_model, text), compiled=False)
+    module = LossModule(tiny_model().train(), build_objective(cfg, context), compiled=False)
     batch = collate(pairs, range(2))
     module(1, *vars(batch).values())
     last = batch.tgt_out[1][batch.tgt_out[1] != 0].tolist()
@@ -89,8 +106,9 @@ def test_without_weight_it_is_cross_entropy(
     pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
 ) -> None:
     model, batch = tiny_model(), collate(pairs, range(8))
+    context = Sampled(unused, unused)
     losses = [
-        LossModule(model, build_objective(cfg, no_other_model), compiled=False)(1, *vars(batch).values())[0]
+        LossModule(model, build_objective(cfg, context), compiled=False)(1, *vars(batch).values())[0]
         for cfg in (MinimumRiskConfig(weight=0.0), CrossEntropyConfig())
     ]
     assert torch.equal(*losses)

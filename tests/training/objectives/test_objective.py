@@ -32,7 +32,7 @@ from nmt.training.objectives.configs import (
     RDropConfig,
     SimCutConfig,
 )
-from nmt.training.objectives.objective import CrossEntropy, LossModule, Objective
+from nmt.training.objectives.objective import Align, Costs, CrossEntropy, LossModule, Objective, Sample
 from nmt.training.objectives.objective import cut as cut_tokens
 
 Sums = tuple[Tensor, dict[str, Tensor]]
@@ -78,23 +78,35 @@ class MeanTeacher(Objective):
         return loss + (hidden - batch.real(taught)).square().sum(), {"nll": nll}
 
 
-def no_other_model(run: str) -> TranslationModel:
-    raise AssertionError("nobody asked for another model")
+class Silent:
+    """The context of an objective that asks nothing."""
+
+    def open_model(self, run: str) -> TranslationModel:
+        raise AssertionError("nobody asked for another model")
+
+    def aligner(self, alignments: str | None) -> Align:
+        raise AssertionError("nobody asked for alignments")
+
+    def sampler(self, temperature: float) -> Sample:
+        raise AssertionError("nobody asked for samples")
+
+    def costs(self, metric: str) -> Costs:
+        raise AssertionError("nobody asked for costs")
 
 
 def cross_entropy() -> CrossEntropy:
     """Return the default objective."""
-    return CrossEntropy(CrossEntropyConfig(), no_other_model)
+    return CrossEntropy(CrossEntropyConfig(), Silent())
 
 
 def mean_teacher() -> MeanTeacher:
     """Return an objective that remembers tensors."""
-    return MeanTeacher(ObjectiveConfig(), no_other_model)
+    return MeanTeacher(ObjectiveConfig(), Silent())
 
 
 def consistency(**fields: Any) -> Consistency:
     """As the tests of training use it: the two passes differ without dropout, too."""
-    return Consistency(ConsistencyConfig(**({"cut": True} | fields)), no_other_model)
+    return Consistency(ConsistencyConfig(**({"cut": True} | fields)), Silent())
 
 
 @pytest.fixture
@@ -192,7 +204,7 @@ def test_cross_entropy_is_the_loss_of_the_layer(
     pairs: EncodedPairs, tiny_model: Callable[..., TranslationModel]
 ) -> None:
     model, batch = tiny_model(), batch_of(pairs)
-    objective = build_objective(CrossEntropyConfig(label_smoothing=0.3), no_other_model)
+    objective = build_objective(CrossEntropyConfig(label_smoothing=0.3), Silent())
     assert isinstance(objective, CrossEntropy)
     module = LossModule(model, objective, compiled=False)
     loss, named = module(1, *vars(batch).values())
@@ -234,7 +246,7 @@ def test_simcut_and_r_drop_are_the_formulas_of_their_articles(
     parameters = list(model.parameters())
     targets = batch.targets
     for cfg in (SimCutConfig(weight=3.0, cut=0.3), RDropConfig(weight=5.0, word_dropout=0.2)):
-        objective = build_objective(cfg, no_other_model)
+        objective = build_objective(cfg, Silent())
         seed_everything("objective")
         loss, named = LossModule(model, objective, compiled=False)(1, *vars(batch).values())
         gradients = torch.autograd.grad(loss, parameters)

@@ -22,7 +22,7 @@ from nmt.training.objectives.objective import Objective
 from nmt.training.optimizers.ema import MovingAverage, decay_at
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import OnNonfinite
-from tests.training.objectives.test_objective import cross_entropy, no_other_model, train
+from tests.training.objectives.test_objective import Silent, cross_entropy, train
 from tests.training.test_memory import Small
 from tests.training.test_recovery import Faulty, resumed
 from tests.training.test_trainer import Factory, fit, weights
@@ -32,7 +32,7 @@ ZERO = torch.zeros(())
 
 def taught() -> Objective:
     """Return an objective with the average as its teacher, the same however a batch is cut."""
-    return build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), no_other_model)
+    return build_objective(SimCutConfig(cut=0.0, teacher=Teacher.ema), Silent())
 
 
 def trained(trainer: Trainer) -> Tensor:

@@ -1,4 +1,4 @@
-"""The text behind the ids of a training, for objectives that learn from it: alignments, samples and costs.
+"""What an objective asks of its training: teachers, and the text behind ids (alignments, samples, costs).
 
 Alignments are of words, and are mapped to the pieces of each batch, whose segmentation may differ from epoch
 to epoch. They come from a file, or from the lexicon of the training data: links that are best in both
@@ -34,9 +34,9 @@ from nmt.files import path_of
 from nmt.metrics.scoring import METRICS, SCORERS
 from nmt.models.base import TranslationModel
 from nmt.runs.learnt_files import ALIGNMENTS
+from nmt.runs.teachers import open_teacher
 from nmt.runtime import derive_seed
-from nmt.training.objectives.configs import GuidedAlignmentConfig, MinimumRiskConfig
-from nmt.training.objectives.objective import OfText, Places
+from nmt.training.objectives.objective import Align, Costs, Places, Sample
 
 SPACED = re.compile(r"\S+")
 """A word of an alignment in a file."""
@@ -50,17 +50,79 @@ WordLinks = Callable[[str, str], Links]
 """A function of the texts of a pair, as its pieces spell them, that returns the links between its words."""
 
 
-def functions_of_text(cfg: TrainConfig, data: TrainingData) -> OfText | None:
-    """Return what the objective of `cfg` may ask about text; None for one that asks nothing."""
-    if isinstance(cfg.objective, GuidedAlignmentConfig):
-        return OfText(_links(cfg, data), _none, _none)
-    if isinstance(cfg.objective, MinimumRiskConfig):
-        return OfText(_none, _candidates(cfg, cfg.objective, data.tokenizer), _costs(cfg, data.tokenizer))
-    return None
+class RunContext:
+    """The `Context` of the objective of a run, whose configuration and data it knows."""
 
+    def __init__(self, cfg: TrainConfig, data: TrainingData):
+        self.cfg = cfg
+        self.data = data
+        self.tokenizer = data.tokenizer
 
-def _none(*asked: Any) -> Any:
-    raise AssertionError("the objective asks for what its config does not name")
+    def open_model(self, run: str) -> TranslationModel:
+        """Return the model of a teacher; raise `UserError` when it has another tokenizer."""
+        return open_teacher(run, self.cfg, self.tokenizer)
+
+    def aligner(self, alignments: str | None) -> Align:
+        """Return the function that aligns the pieces of a batch.
+
+        Raises:
+            UserError: the file cannot be read, or does not fit the training data.
+        """
+        src, tgt = (Spelling(self.tokenizer, self.cfg.data.symbols, is_target=side) for side in (False, True))
+        if alignments is None:
+            align, word = _estimated(self.data, self.cfg.seed), WORD
+        else:
+            align, word = from_file(path_of(alignments), self.cfg, self.tokenizer, src, tgt), SPACED
+
+        @lru_cache(KNOWN_PAIRS)
+        def of_pair(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[int, int]]:
+            (text, pieces), (translation, others) = src.read(source), tgt.read(target)
+            rows, columns = src.places(pieces, word), tgt.places(others, word)
+            links = align(text, translation)
+            return [(s, t) for i, j in links for s in rows[i] for t in columns[j]]
+
+        def of_batch(batch: Batch) -> Places:
+            both = zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
+            found = [
+                (number, t, s)
+                for number, (source, target) in enumerate(both)
+                for s, t in of_pair(_unpadded(source), _unpadded(target))
+            ]
+            links = torch.tensor(found, dtype=torch.long).reshape(-1, 3).to(batch.src.device)
+            return Places(*links.unbind(1))
+
+        return of_batch
+
+    def sampler(self, temperature: float) -> Sample:
+        """Return the function that samples translations, behind the tags of their references."""
+
+        def sampled(model: TranslationModel, batch: Batch, step: int, num: int) -> list[list[list[int]]]:
+            drawing = SamplingConfig(
+                max_length_ratio=self.cfg.decoding.max_length_ratio,
+                max_length_offset=self.cfg.decoding.max_length_offset,
+                temperature=temperature,
+                seed=derive_seed(self.cfg.seed, "minimum risk", step),
+            )
+            starts = map(self.tokenizer.own_start, batch.tgt_out.tolist())
+            wishes = [Wish(start, num_given=len(start)) for start in starts]
+            found = draw_samples(model, batch.src, batch.src_mask, drawing, num, wishes)
+            return [[[*sample.ids, EOS_ID] for sample in group] for group in found]
+
+        return sampled
+
+    def costs(self, metric: str) -> Costs:
+        """Return the function that scores translations of a sentence against its reference."""
+        scorer: Any = SCORERS[metric](self.cfg.data.scored_language, self.cfg.scoring)
+        if hasattr(scorer, "effective_order"):
+            scorer.effective_order = True  # BLEU of a short sentence is that of the orders it has
+
+        def costs(translations: Sequence[Sequence[int]], reference: Sequence[int]) -> list[float]:
+            text = self.tokenizer.decode(reference)
+            lines = map(self.tokenizer.decode, translations)
+            scores = [scorer.sentence_score(line, [text]).score / 100 for line in lines]
+            return [1 - score for score in scores] if METRICS[metric].higher_is_better else scores
+
+        return costs
 
 
 class Spelling:
@@ -100,37 +162,6 @@ def _text(number: int, piece: str, silent: set[str]) -> str:
     if number == UNK_ID or re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
         return UNKNOWN
     return piece.replace("▁", " ")
-
-
-def _links(cfg: TrainConfig, data: TrainingData) -> Callable[[Batch], Places]:
-    """Return the function that aligns the pieces of a batch."""
-    assert isinstance(cfg.objective, GuidedAlignmentConfig)
-    tokenizer, symbols = data.tokenizer, cfg.data.symbols
-    src, tgt = (Spelling(tokenizer, symbols, is_target=side) for side in (False, True))
-    if cfg.objective.alignments is None:
-        align, word = _estimated(data, cfg.seed), WORD
-    else:
-        align, word = from_file(path_of(cfg.objective.alignments), cfg, tokenizer, src, tgt), SPACED
-
-    @lru_cache(KNOWN_PAIRS)
-    def of_pair(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[int, int]]:
-        (text, pieces), (translation, others) = src.read(source), tgt.read(target)
-        rows, columns = src.places(pieces, word), tgt.places(others, word)
-        links = align(text, translation)
-        return [(s, t) for i, j in links for s in rows[i] for t in columns[j]]
-
-    def of_batch(batch: Batch) -> Places:
-        found = [
-            (number, t, s)
-            for number, (source, target) in enumerate(
-                zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
-            )
-            for s, t in of_pair(_unpadded(source), _unpadded(target))
-        ]
-        links = torch.tensor(found, dtype=torch.long).reshape(-1, 3).to(batch.src.device)
-        return Places(*links.unbind(1))
-
-    return of_batch
 
 
 def _estimated(data: TrainingData, seed: int) -> WordLinks:
@@ -223,42 +254,3 @@ def _parsed(line: str, sizes: Sequence[int], where: str) -> Links:
             )
         links.append(link)
     return links
-
-
-def _candidates(
-    cfg: TrainConfig, objective: MinimumRiskConfig, tokenizer: Tokenizer
-) -> Callable[[TranslationModel, Batch, int, int], list[list[list[int]]]]:
-    """Return the function that samples translations, no longer than search allows, behind their tags."""
-
-    def sampled(model: TranslationModel, batch: Batch, step: int, num: int) -> list[list[list[int]]]:
-        drawing = SamplingConfig(
-            max_length_ratio=cfg.decoding.max_length_ratio,
-            max_length_offset=cfg.decoding.max_length_offset,
-            temperature=objective.temperature,
-            seed=derive_seed(cfg.seed, "minimum risk", step),
-        )
-        wishes = [
-            Wish(start, num_given=len(start)) for start in map(tokenizer.own_start, batch.tgt_out.tolist())
-        ]
-        found = draw_samples(model, batch.src, batch.src_mask, drawing, num, wishes)
-        return [[[*sample.ids, EOS_ID] for sample in group] for group in found]
-
-    return sampled
-
-
-def _costs(
-    cfg: TrainConfig, tokenizer: Tokenizer
-) -> Callable[[Sequence[Sequence[int]], Sequence[int]], list[float]]:
-    """Return the function that scores translations of a sentence against its reference."""
-    assert isinstance(cfg.objective, MinimumRiskConfig)
-    name = cfg.objective.metric
-    scorer: Any = SCORERS[name](cfg.data.scored_language, cfg.scoring)
-    if hasattr(scorer, "effective_order"):
-        scorer.effective_order = True  # BLEU of a short sentence is that of the orders it has
-
-    def costs(translations: Sequence[Sequence[int]], reference: Sequence[int]) -> list[float]:
-        text = tokenizer.decode(reference)
-        scores = [scorer.sentence_score(tokenizer.decode(ids), [text]).score / 100 for ids in translations]
-        return [1 - score for score in scores] if METRICS[name].higher_is_better else scores
-
-    return costs

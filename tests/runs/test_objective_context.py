@@ -23,15 +23,15 @@ from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
-from nmt.runs.objective_text import (
+from nmt.runs.objective_context import (
     SPACED,
     UNKNOWN,
     UNKNOWNS,
+    RunContext,
     Spelling,
     _parsed,
     _words,
     from_file,
-    functions_of_text,
 )
 from nmt.verbs import VERBS
 from tests.training.objectives.test_objective import trained_in_parts
@@ -81,9 +81,7 @@ def test_samples_begin_with_the_tag_of_their_target_and_follow_the_seed(
     model, data = tiny_model().eval(), cast(TrainingData, SimpleNamespace(tokenizer=tokenizer))
 
     def drawn(seed: int) -> list[list[list[int]]]:
-        of_text = functions_of_text(dataclasses.replace(cfg, seed=seed), data)
-        assert of_text is not None
-        return of_text.candidates(model, batch, 1, 4)
+        return RunContext(dataclasses.replace(cfg, seed=seed), data).sampler(1.0)(model, batch, 1, 4)
 
     for group, line in zip(drawn(1), src, strict=True):
         assert {sample[0] for sample in group} == {*tokenizer.tgt_start(line)}
