@@ -60,15 +60,18 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from nmt.data.tokens.tokenizer import Tokenizer as Tokenizer
     from nmt.decoding.configs import BeamConfig as BeamConfig
     from nmt.decoding.configs import DecodingConfig as DecodingConfig
+    from nmt.decoding.configs import MBRConfig as MBRConfig
     from nmt.decoding.configs import SamplingConfig as SamplingConfig
     from nmt.errors import NmtError as NmtError
     from nmt.errors import TrainingStopped as TrainingStopped
     from nmt.errors import UserError as UserError
     from nmt.models import build_model as build_model
     from nmt.models.base import TranslationModel as TranslationModel
+    from nmt.models.configs import EnsembleConfig as EnsembleConfig
     from nmt.runs.opened import Run as Run
     from nmt.runs.opening import ensemble_of as ensemble_of
     from nmt.runs.opening import open_run as open_run
+    from nmt.runtime_config import RuntimeConfig as RuntimeConfig
     from nmt.scripting import train as train
     from nmt.training.checkpoint import CheckpointStore as CheckpointStore
     from nmt.translation.requests import Request as Request
@@ -83,10 +86,13 @@ _HOME = {
     "BeamConfig": "decoding.configs",
     "CheckpointStore": "training.checkpoint",
     "DecodingConfig": "decoding.configs",
+    "EnsembleConfig": "models.configs",
+    "MBRConfig": "decoding.configs",
     "NmtError": "errors",
     "ParallelText": "data.parallel_text",
     "Request": "translation.requests",
     "Run": "runs.opened",
+    "RuntimeConfig": "runtime_config",
     "SamplingConfig": "decoding.configs",
     "Tokenizer": "data.tokens.tokenizer",
     "TrainingStopped": "errors",

@@ -76,7 +76,7 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"tokenizer.joint=true; set that{', or model.tying=tgt_output' if cfg.model.needs_source else ''}"
         )
     for language, tag in cfg.data.tags.items():
-        if prepare_lines(cfg.tokenizer, [tag])[0].lower() != tag.lower():
+        if cfg.tokenizer.strip_punctuation and prepare_lines(cfg.tokenizer, [tag])[0].lower() != tag.lower():
             yield (
                 f"tokenizer.strip_punctuation=true takes the tag {tag} of data.target_tags=true apart; "
                 f"name the language without punctuation, not {language!r}"
@@ -154,7 +154,7 @@ def _misfits_of_sets(cfg: TrainConfig) -> Iterator[str]:
             one.require_known(cfg.data)
         if cfg.task is Task.translation and one.has_labels:
             yield f"sets.{name} has labels, and the training has translations; choose another name=... there"
-        other = unasked(cfg.data, one.languages)
+        other = unasked(cfg.data, one.languages) if cfg.data.parts(Split.train) else []
         if cfg.task is Task.translation and other and not one.has_labels:
             yield (
                 f"sets.{name} is {directions(other)}, but the training is {directions(cfg.data.languages)}; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nmt.checks import at_least, not_negative, within
 from nmt.data import filter_table, fixer_table, modifiers
@@ -31,6 +31,11 @@ MAX_SHOWN_COLUMNS = 20
 @dataclass
 class DataConfig:
     """The languages, the split to score and the limits of a training pair; sources add their fields."""
+
+    knows_documents: ClassVar[bool] = False
+    """Whether the source can tell where a document ends."""
+    is_mixture: ClassVar[bool] = False
+    """Whether there may be several corpora."""
 
     name: str = "demo"
     """Row of `SOURCES`; set by choosing `data=...`."""
@@ -185,11 +190,6 @@ class DataConfig:
         return [*modifiers.symbols(rows), *([CONTEXT_SEPARATOR] if self.context else [])]
 
     @property
-    def knows_documents(self) -> bool:
-        """Whether the source can tell where a document ends."""
-        return False
-
-    @property
     def has_documents(self) -> bool:
         """Whether neighbouring pairs may be of one document."""
         return False
@@ -215,11 +215,6 @@ class DataConfig:
     def of_split(self, split: Split) -> Self:
         """Return the config to read a split with."""
         return self
-
-    @property
-    def is_mixture(self) -> bool:
-        """Whether there may be several corpora."""
-        return False
 
     @classmethod
     def split_field(cls, split: Split) -> str:
@@ -320,6 +315,8 @@ class TableConfig(DataConfig, ABC):
 class ColumnsConfig(TableConfig):
     """The fields of sources whose two sides have names."""
 
+    knows_documents: ClassVar[bool] = True
+
     src_column: str | None = None
     """Name of the column or key of the source side; null: the language."""
     tgt_column: str | None = None
@@ -344,11 +341,6 @@ class ColumnsConfig(TableConfig):
                 for key, column in zip(keys, (self.src_column, self.tgt_column), strict=True)
             )
             raise UserError(f"{both} name the same text for both sides; name two different columns or files")
-
-    @property
-    def knows_documents(self) -> bool:
-        """Always True."""
-        return True
 
     @property
     def has_documents(self) -> bool:

@@ -10,6 +10,7 @@ import copy
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from nmt.checks import at_least, positive, within
 from nmt.errors import UserError
@@ -28,6 +29,13 @@ class FactorCombine(Enum):
 @dataclass
 class ModelConfig:
     """The keys that all models have."""
+
+    needs_source: ClassVar[bool] = True
+    """Whether there must be a source; a model that needs none can be a language model."""
+    has_matrices: ClassVar[bool] = True
+    """Whether any layer between embedding and output layer multiplies by a plain matrix."""
+    finds_labels_alone: ClassVar[bool] = False
+    """Whether the model predicts one token from the source alone, so that it can only classify."""
 
     name: str = ""
     """Family of the model; chosen together with its other fields by `model=...`."""
@@ -69,24 +77,9 @@ class ModelConfig:
         return [(layers, self.d_model, getattr(self, "d_ff", 0))]
 
     @property
-    def needs_source(self) -> bool:
-        """Whether there must be a source; a model that needs none can be a language model."""
-        return True
-
-    @property
     def attends_to_source(self) -> bool:
         """Whether a target position weighs the positions of the source."""
         return True
-
-    @property
-    def has_matrices(self) -> bool:
-        """Whether any layer between embedding and output layer multiplies by a plain matrix."""
-        return True
-
-    @property
-    def finds_labels_alone(self) -> bool:
-        """Whether the model predicts one token from the source alone, so that it can only classify."""
-        return False
 
     @property
     def longest_text(self) -> int | None:
@@ -447,6 +440,8 @@ class RnnConfig(ModelConfig):
 class ConvolutionalConfig(ModelConfig):
     """Sizes and variations; by default the sizes of the paper for WMT'16 English-Romanian."""
 
+    has_matrices: ClassVar[bool] = False
+
     name: str = "convolutional"
     encoder_layers: int = 20
     """Depth of the encoder."""
@@ -479,10 +474,6 @@ class ConvolutionalConfig(ModelConfig):
             )
 
     @property
-    def has_matrices(self) -> bool:
-        return False
-
-    @property
     def shares_vocabulary(self) -> bool:
         return self.tying.shares_vocabulary
 
@@ -510,6 +501,8 @@ class LossOn(Enum):
 @dataclass
 class DecoderOnlyConfig(StackConfig):
     """Sizes and variations; by default those of GPT for its positions, norms and activation."""
+
+    needs_source: ClassVar[bool] = False
 
     name: str = "decoder_only"
     num_layers: int = 6
@@ -548,10 +541,6 @@ class DecoderOnlyConfig(StackConfig):
         return self.prefix is Prefix.bidirectional
 
     @property
-    def needs_source(self) -> bool:
-        return False
-
-    @property
     def learns_source(self) -> bool:
         return self.loss_on is LossOn.both
 
@@ -581,6 +570,8 @@ class Pooling(Enum):
 class EncoderConfig(StackConfig):
     """Sizes and variations of an encoder with a head, for `task=classification`."""
 
+    finds_labels_alone: ClassVar[bool] = True
+
     name: str = "encoder"
     encoder_layers: int = 6
     """Depth of the encoder."""
@@ -591,10 +582,6 @@ class EncoderConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, "model", 1, "encoder_layers")
-
-    @property
-    def finds_labels_alone(self) -> bool:
-        return True
 
     @property
     def longest(self) -> int | None:

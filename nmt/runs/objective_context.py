@@ -25,7 +25,7 @@ from nmt.data.reading import sources
 from nmt.data.reading.lines import read_lines
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.data.tokens.tokenizer_training import TokenizerKind
+from nmt.data.tokens.tokenizer_training import TokenizerKind, prepare_lines
 from nmt.decoding.configs import SamplingConfig
 from nmt.decoding.hypotheses import Wish
 from nmt.decoding.sampling import draw_samples
@@ -131,7 +131,8 @@ class Spelling:
     def __init__(self, tokenizer: Tokenizer, symbols: Sequence[str], *, is_target: bool):
         size = tokenizer.tgt_vocab_size if is_target else tokenizer.src_vocab_size
         pieces = tokenizer.tgt_spellings(range(size)) if is_target else tokenizer.src_spellings(range(size))
-        silent = {*symbols, tokenizer.cfg.tgt_tag if is_target else tokenizer.cfg.src_tag}
+        silent = {*symbols, *prepare_lines(tokenizer.cfg, symbols)}
+        silent.add(tokenizer.cfg.tgt_tag if is_target else tokenizer.cfg.src_tag)
         self.turned = is_target and tokenizer.cfg.right_to_left
         self.texts = [_text(number, piece, silent) for number, piece in enumerate(pieces)]
         if tokenizer.kinds[is_target] is TokenizerKind.word:

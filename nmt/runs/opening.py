@@ -107,10 +107,12 @@ def fusion_of(run: Run, language_model: Run, weight: float) -> Run:
     """
     run.require_task(Task.translation)
     language_model.require_task(Task.language_model)
-    if run.tokenizer.fingerprint != language_model.tokenizer.fingerprint:
+    pieces = {one.tokenizer.fingerprint_without_factors for one in (run, language_model)}
+    if len(pieces) > 1:
         raise UserError(
             f"ensemble.lm={language_model.path} has another tokenizer than {run.path}; train one with "
             f"nmt train task=language_model model=gpt {shell_word('init', run.path)} init.weights=[] data=..."
+            f"{' tokenizer.source_factors=[]' * bool(run.tokenizer.cfg.source_factors)}"
         )
     model = Fusion(run.model, language_model.model, weight).eval()
     return dataclasses.replace(run, model=model)

@@ -476,6 +476,10 @@ def test_a_damaged_config_is_read_or_refused(
             ("task=language_model", "model=gpt", "data=text"),
             "data.train is not set, but the train split is needed; set it",
         ),
+        (
+            ("data=files", "data.validation=a", "data.test=a", "sets={news: {test: a}}"),
+            "data.train is not set, but the train split is needed; set it",
+        ),
         (("sets=1",), "sets must be a group of names, such as {news: {test: PATH}}, but is 1"),
         (
             ("tuned_decoding={beam_sizes: [1, 2]}",),
@@ -630,6 +634,10 @@ def test_combinations_that_no_component_can_see(overrides: tuple[str, ...], mess
         ("metrics=[chrf]",),
         ("task=language_model", "model=gpt", "data.max_tokens=1024"),
         ("task=language_model", "model=gpt", "data=text", "data.train=x.txt"),
+        (
+            *("data=mixture", "data.target_tags=true", "tokenizer.case=markup"),
+            "data.corpora={all: {train: train, validation: dev, test: test, tgt: pt_BR}}",
+        ),
     ],
 )
 def test_combinations_that_are_right(overrides: tuple[str, ...]) -> None:

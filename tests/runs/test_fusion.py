@@ -50,6 +50,15 @@ def test_a_language_model_changes_translations_by_its_weight(folder: Path) -> No
     assert facts[1] == {**facts[0], "ensemble.lm": facts[1]["ensemble.lm"], "ensemble.lm_weight": 0.1}
 
 
+def test_a_language_model_needs_no_factors_of_sources(folder: Path, tmp_path: Path) -> None:
+    factors = "tokenizer.source_factors=[case]"
+    untrained(tmp_path / "run", factors)
+    untrained(tmp_path / "lm", "task=language_model", model=GPT)
+    assert len(opened(tmp_path, f"ensemble.lm={tmp_path / 'lm'}")) == len(LINES)
+    with pytest.raises(UserError, match=r"another tokenizer .* data=\.\.\. tokenizer\.source_factors=\[\]$"):
+        opened(tmp_path, f"ensemble.lm={folder / 'other'}")
+
+
 def test_what_cannot_translate_together_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match=r"has another tokenizer than .*model=gpt init=.* init.weights=\[\]"):
         opened(folder, f"ensemble.lm={folder / 'other'}")

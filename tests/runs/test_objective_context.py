@@ -20,7 +20,7 @@ from nmt.data.batches.batching import Batch, pad
 from nmt.data.batches.training_split import TrainingData
 from nmt.data.parallel_text import ParallelText
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.data.tokens.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind, prepare_lines
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
 from nmt.runs.objective_context import (
@@ -185,24 +185,27 @@ def test_bytes_of_a_character_are_one_word() -> None:
     assert list(map(len, spelt)) == [3, 3, 4, 6, 1]
 
 
-def test_a_tag_in_front_is_no_word_of_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("language", "case"), [("de", Case.keep), ("de_DE", Case.markup)])
+def test_a_tag_in_front_is_no_word_of_a_line(language: str, case: Case, tmp_path: Path) -> None:
     src, tgt, file = ["Two men", "A dog"], ["Zwei Männer", "Ein Hund"], tmp_path / "links"
-    for side, lines in (("en", src), ("de", tgt)):
+    for side, lines in (("en", src), (language, tgt)):
         (tmp_path / f"text.{side}").write_text("\n".join([*lines, ""]), encoding="utf-8")
     corpus = ", ".join(f"{split}: {tmp_path}/text" for split in ("train", "validation", "test"))
-    tagged = ["data.target_tags=true", f"data.corpora={{own: {{src: en, tgt: de, tag: bt, {corpus}}}}}"]
+    tagged = [
+        "data.target_tags=true",
+        f"data.corpora={{own: {{src: en, tgt: {language}, tag: bt, {corpus}}}}}",
+    ]
     (composed,) = compose(VERBS["train"], ["data=mixture", *tagged])
     cfg = composed.to_config(TrainConfig)
-    rules = TokenizerConfig(kind=TokenizerKind.char, symbols=cfg.data.symbols)
-    tokenizer = Tokenizer.train(rules, ParallelText(src, tgt))
+    rules = TokenizerConfig(kind=TokenizerKind.char, case=case)
+    tokenizer = Tokenizer.train(rules, ParallelText(src, tgt), cfg.data.symbols)
     sides = [Spelling(tokenizer, cfg.data.symbols, is_target=is_target) for is_target in (False, True)]
     file.write_text("0-0 1-1\n" * 2)
     align = from_file(file, cfg, tokenizer, *sides)
-    ids = tokenizer.encode_src(["<2de> <bt> Two men"])[0], tokenizer.encode_tgt(["Zwei Männer"])[0]
+    ids = tokenizer.encode_src([f"<2{language}> <bt> Two men"])[0], tokenizer.encode_tgt(["Zwei Männer"])[0]
     texts = [side.read(one)[0] for side, one in zip(sides, ids, strict=True)]
-    assert [(texts[0].split()[i], texts[1].split()[j]) for i, j in align(*texts)] == [
-        ("Two", "Zwei"),
-        ("men", "Männer"),
+    assert [[texts[0].split()[i], texts[1].split()[j]] for i, j in align(*texts)] == [
+        prepare_lines(rules, pair) for pair in (["Two", "Zwei"], ["men", "Männer"])
     ]
     file.write_text("2-0\n" * 2)
     with pytest.raises(

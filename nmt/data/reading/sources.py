@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
@@ -48,6 +48,8 @@ def open_group() -> Any:
 @dataclass
 class MixtureData(DataConfig):
     """Several corpora, mixed by weight and size; see docs/data.md."""
+
+    is_mixture: ClassVar[bool] = True
 
     name: str = "mixture"
     corpora: dict[str, dict[str, Any]] = field(default_factory=open_group)
@@ -131,11 +133,6 @@ class MixtureData(DataConfig):
         """Raise `UserError` where a model of `trained` knows a domain of the corpora not."""
         for name, domain in self.domains.items():
             mixture.require_domain(domain, trained, f"data.corpora.{name}.domain")
-
-    @property
-    def is_mixture(self) -> bool:
-        """Always True."""
-        return True
 
     def place(self, split: Split) -> str | None:
         """Return the names of the corpora that have the split."""

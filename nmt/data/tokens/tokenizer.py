@@ -194,6 +194,14 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """A hash of models and settings: two tokenizers are the same if their fingerprints are."""
+        return self._fingerprint(self.cfg.source_factors)
+
+    @property
+    def fingerprint_without_factors(self) -> str:
+        """As `fingerprint`, but for the factors of sources, which a language model does not read."""
+        return self._fingerprint([])
+
+    def _fingerprint(self, factors: Sequence[str]) -> str:
         cfg = self.cfg
         order: list[object] = [
             name for name in ("right_to_left", "labels") if getattr(cfg, name)
@@ -204,8 +212,8 @@ class Tokenizer:
         tags: tuple[str, ...] = (cfg.src_tag, cfg.tgt_tag) if cfg.src_tag or cfg.tgt_tag else ()
         if cfg.tag_side is not TagSide.source:
             tags += (cfg.tag_side.value,)
-        if cfg.source_factors:
-            tags += ("factors", *cfg.source_factors)
+        if factors:
+            tags += ("factors", *factors)
         kind = self.kinds[0] or cfg.kind
         settings = repr((kind, cfg.lowercase, cfg.strip_punctuation, *order, *tags)).encode()
         digests = (hashlib.sha256(part).digest() for part in (self.src_model, self.tgt_model, settings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -16,6 +17,17 @@ from nmt.loading import Code
 class ObjectiveConfig:
     """Base of the configs of all objectives."""
 
+    needs_text: ClassVar[bool] = False
+    """Whether the objective asks about the text behind ids: what it aligns, samples or costs."""
+    needs_attention: ClassVar[bool] = False
+    """Whether gradients flow back from the weights of an attention."""
+    needs_search: ClassVar[bool] = False
+    """Whether the model in training translates."""
+    heeds_weights: ClassVar[bool] = False
+    """Whether the weights of pairs count in the loss."""
+    further_keys: ClassVar[tuple[str, ...]] = ()
+    """Patterns of keys of the config, besides its own, that decide what is learnt."""
+
     name: str = ""
     """Kind of objective; chosen together with its other fields by `objective=...`."""
 
@@ -24,35 +36,12 @@ class ObjectiveConfig:
         """Whether the moving average of the weights, that of `trainer.ema_decay`, is a teacher."""
         return False
 
-    @property
-    def needs_text(self) -> bool:
-        """Whether the objective asks about the text behind ids: what it aligns, samples or costs."""
-        return False
-
-    @property
-    def needs_attention(self) -> bool:
-        """Whether gradients flow back from the weights of an attention."""
-        return False
-
-    @property
-    def needs_search(self) -> bool:
-        """Whether the model in training translates."""
-        return False
-
-    @property
-    def heeds_weights(self) -> bool:
-        """Whether the weights of pairs count in the loss."""
-        return False
-
-    @property
-    def further_keys(self) -> tuple[str, ...]:
-        """Patterns of keys of the config, besides its own, that decide what is learnt."""
-        return ()
-
 
 @dataclass
 class CrossEntropyConfig(ObjectiveConfig):
     """Negative log-likelihood of the target tokens, with label smoothing."""
+
+    heeds_weights: ClassVar[bool] = True
 
     name: str = "cross_entropy"
     label_smoothing: float = 0.1
@@ -63,10 +52,6 @@ class CrossEntropyConfig(ObjectiveConfig):
 
     def __post_init__(self) -> None:
         within(self, "objective", "[0, 1)", "label_smoothing", "word_dropout")
-
-    @property
-    def heeds_weights(self) -> bool:
-        return True
 
 
 class Teacher(Enum):
@@ -138,6 +123,10 @@ class DistillationConfig(CrossEntropyConfig):
 class GuidedAlignmentConfig(CrossEntropyConfig):
     """Guided alignment (Chen et al. 2016; Garg et al. 2019): cross-attention learns an alignment of words."""
 
+    needs_text: ClassVar[bool] = True
+    needs_attention: ClassVar[bool] = True
+    heeds_weights: ClassVar[bool] = False
+
     name: str = "guided_alignment"
     weight: float = 0.05
     """Factor on the loss of the alignment, which is added to cross-entropy."""
@@ -157,22 +146,19 @@ class GuidedAlignmentConfig(CrossEntropyConfig):
             if value is not None and value < 1:
                 raise UserError(f"objective.{key} must be at least 1 or null, but is {value}")
 
-    @property
-    def needs_text(self) -> bool:
-        return True
-
-    @property
-    def needs_attention(self) -> bool:
-        return True
-
-    @property
-    def heeds_weights(self) -> bool:
-        return False
-
 
 @dataclass
 class MinimumRiskConfig(CrossEntropyConfig):
     """Minimum risk training (Shen et al. 2016): the expected cost of sampled translations; fine-tuning."""
+
+    needs_text: ClassVar[bool] = True
+    needs_search: ClassVar[bool] = True
+    heeds_weights: ClassVar[bool] = False
+    further_keys: ClassVar[tuple[str, ...]] = (
+        "scoring.*",
+        "decoding.max_length_ratio",
+        "decoding.max_length_offset",
+    )
 
     name: str = "minimum_risk"
     weight: float = 0.7
@@ -194,22 +180,6 @@ class MinimumRiskConfig(CrossEntropyConfig):
         super().__post_init__()
         within(self, "objective", "[0, 1]", "weight")
         positive(self, "objective", "samples", "temperature", "alpha")
-
-    @property
-    def needs_text(self) -> bool:
-        return True
-
-    @property
-    def needs_search(self) -> bool:
-        return True
-
-    @property
-    def heeds_weights(self) -> bool:
-        return False
-
-    @property
-    def further_keys(self) -> tuple[str, ...]:
-        return "scoring.*", "decoding.max_length_ratio", "decoding.max_length_offset"
 
 
 OBJECTIVES: dict[str, tuple[type[ObjectiveConfig], Code]] = {

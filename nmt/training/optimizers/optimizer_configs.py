@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from nmt.checks import at_least, not_negative, positive, within
 from nmt.errors import UserError, suggest
@@ -51,6 +51,9 @@ class WeightGroup:
 class OptimizerConfig:
     """Base of the optimizer configs."""
 
+    averages: ClassVar[bool] = False
+    """Whether the model is an average of the weights that the optimizer updates, by its own rule."""
+
     name: str = ""
     """Row of `OPTIMIZERS`; set by choosing `optimizer=...`."""
     weight_decay: float = 0.0
@@ -66,11 +69,6 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         not_negative(self, "optimizer", "weight_decay", "clip_norm", "clip_value")
         self.own_groups()
-
-    @property
-    def averages(self) -> bool:
-        """Whether the model is an average of the weights that the optimizer updates, by its own rule."""
-        return False
 
     def own_groups(self) -> list[WeightGroup]:
         """Return `groups`, checked."""
@@ -142,6 +140,8 @@ class MuonConfig(MomentsConfig):
 class ScheduleFreeConfig(MomentsConfig):
     """AdamW whose average of all iterates takes the place of a decay (Defazio et al. 2024)."""
 
+    averages: ClassVar[bool] = True
+
     name: str = "schedule_free"
     beta1: float = 0.9
     """Share of the average in the weights whose gradients are taken; the rest is that of the iterate."""
@@ -149,10 +149,6 @@ class ScheduleFreeConfig(MomentsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, "optimizer", "(0, 1)", "beta1")
-
-    @property
-    def averages(self) -> bool:
-        return True
 
 
 @dataclass
