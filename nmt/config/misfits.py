@@ -94,7 +94,10 @@ def _misfits_of_parts(cfg: TrainConfig) -> Iterator[str]:
             f"learned positions, but is {cfg.data.max_tokens}; lower the one or raise the other"
         )
     for split in missing_splits(cfg.data):
-        other = ", or data.scored_split=validation to score that one" if split is Split.test else ""
+        other = {
+            Split.validation: " to some hundred pairs or more that you take out of those to train on",
+            Split.test: ", or data.scored_split=validation to score that one",
+        }.get(split, "")
         yield f"{cfg.data.key(split)} is not set, but the {split.value} split is needed; set it{other}"
 
 

@@ -45,6 +45,12 @@ FILLED = 0.78
 """Target tokens of an update, as a share of the tokens that a batch may have."""
 MOST_TOKENS = 30e6
 """Target tokens of the longest training: about an hour on two CPU cores with AMX."""
+DROPOUT_OF_A_PASS = 0.02
+"""Dropout is at most so much for each pass over the data, which is what there is to learn by heart from."""
+REWRITTEN = 0.01
+"""Share of target lines from which on they are not normalised, so that the model can write what they have."""
+REFERENCE_DISTINCT, DISTINCT_POWER = 20_000, 0.63
+"""Different words of that recipe, about, and the power of the number of words with which they grow."""
 MOST_PASSES = 150
 """Passes over the training split of the longest training."""
 VALIDATIONS = 5
@@ -66,6 +72,7 @@ OPEN = "${small_data}"
 KEYS = (
     VOCABULARY,
     "tokenizer.case",
+    "tokenizer.normalization",
     "model.dropout",
     "objective.label_smoothing",
     "trainer.batch_tokens",
@@ -192,7 +199,6 @@ _ALSO_READ = (
     "tokenizer.kind",
     "tokenizer.path",
     "tokenizer.lowercase",
-    "tokenizer.normalization",
     "tokenizer.source_factors",
     "tokenizer.symbols",
     "tokenizer.joint",
@@ -207,7 +213,10 @@ def remarks(counts: Census, cfg: DictConfig, settings: Sequence[Setting]) -> Ite
     entries = (OmegaConf.select(cfg, "data.corpora") or {}).values()
     is_filtered = cfg.data.filters or any(entry.get("filters") for entry in entries)
     left = ", after data.filters but those with models" if is_filtered else ""
-    yield f"chosen for {counts.pairs:,} training pairs, {counts.words:,} words on the longer side{left}:"
+    read = counts.pairs + counts.dropped
+    limits = f" of {read:,} (the rest is beyond data.max_ratio, max_chars or max_tokens, or empty)"
+    pairs = f"{counts.pairs:,} training pairs{limits * (counts.dropped > 0)}"
+    yield f"chosen for {pairs}, {counts.words:,} words on the longer side{left}:"
     missing = open_keys(cfg)
     for setting in settings:
         key = setting.key
@@ -224,22 +233,29 @@ def _settings(counts: Census, known: Mapping[str, Any]) -> Iterator[Setting]:
     share = words / REFERENCE_WORDS
     # 1 for a tenth of the words of Multi30k, -1 for ten times as many
     scarcity = -math.log10(share)
-    case = _case(counts, known)
-    yield _vocab_size(counts, share, known, Case(known.get(case.key, case.value)))
+    case, normalization = _case(counts, known), _normalization(counts, known)
+    stated = {one.key: known.get(one.key, one.value) for one in (case, normalization)}
+    yield _vocab_size(counts, share, {**known, **stated})
     yield case
-    yield from _regularisation(scarcity)
-    yield from _length(words, share, known)
+    yield normalization
+    batch, per_update = _batch(share, known)
+    steps, passes = _updates(words, share, per_update, known)
+    yield from _regularisation(scarcity, passes)
+    yield batch
+    yield from steps
 
 
-def _vocab_size(counts: Census, share: float, known: Mapping[str, Any], case: Case) -> Setting:
+def _vocab_size(counts: Census, share: float, known: Mapping[str, Any]) -> Setting:
     """Return the size of the tokenizer; see docs/configuration.md for the sizes of other papers."""
-    characters = sorted({*counts.src.alphabet, *counts.tgt.alphabet})
-    if case is Case.markup:
+    is_normalised = Normalization(known["tokenizer.normalization"]) is not Normalization.identity
+    alphabets = [side.alphabet if is_normalised else side.written for side in (counts.src, counts.tgt)]
+    characters = sorted({*"".join(alphabets)})
+    if Case(known["tokenizer.case"]) is Case.markup:
         characters = [*casing.MARKS, *"".join(casing.marked(characters))]
     alphabet = len({*characters})
     single = EOS_ID + 2 + alphabet + 256 * bool(known.get("tokenizer.byte_fallback"))  # and the space
     richer = max if known.get("tokenizer.joint", True) else min  # each side has a tokenizer of this size
-    most = richer(counts.src.distinct, counts.tgt.distinct) // 2
+    most = richer(_distinct(counts.src), _distinct(counts.tgt)) // 2
     wanted = _bounded(REFERENCE_MERGES * share**0.4, 100, 15_000)
     merges = int(min(wanted, most))
     size = max(_rounded(single + merges), single + min(merges, 1))
@@ -250,10 +266,28 @@ def _vocab_size(counts: Census, share: float, known: Mapping[str, Any], case: Ca
     return Setting(VOCABULARY, size, f"{alphabet:,} different characters, and {why}")
 
 
+def _distinct(side: SideCensus) -> int:
+    """Return the different words of a side; without spaces between words, as many as other text has."""
+    if side.has_spaces:
+        return side.distinct
+    return min(int(REFERENCE_DISTINCT * (side.words / REFERENCE_WORDS) ** DISTINCT_POWER), side.words)
+
+
+def _normalization(counts: Census, known: Mapping[str, Any]) -> Setting:
+    """Return how text is normalised: not at all where that would rewrite the targets."""
+    key, usual, rewritten = "tokenizer.normalization", Normalization.nmt_nfkc.value, counts.tgt.rewritten
+    if path := known.get("tokenizer.path"):
+        return Setting(key, usual, f"tokenizer.path={path} is trained already")
+    if rewritten <= REWRITTEN * counts.pairs:
+        return Setting(key, usual, "one form for each character, as is usual")
+    why = f"{usual} rewrites {rewritten:,} target lines, which the model could then not write as they are"
+    return Setting(key, Normalization.identity.value, why)
+
+
 def _case(counts: Census, known: Mapping[str, Any]) -> Setting:
     """Return what becomes of capitals: marks, where there are capitals and the tokenizer can have marks."""
     kind, lowercase = known.get("tokenizer.kind"), known.get("tokenizer.lowercase")
-    normalization = known.get("tokenizer.normalization") or Normalization.nmt_nfkc
+    normalization = Normalization(known.get("tokenizer.normalization") or Normalization.nmt_nfkc)
     has_capitals = any(char.isupper() for char in counts.src.alphabet + counts.tgt.alphabet)
     if path := known.get("tokenizer.path"):
         why = f"tokenizer.path={path} is trained already"
@@ -271,39 +305,51 @@ def _case(counts: Census, known: Mapping[str, Any]) -> Setting:
     return Setting("tokenizer.case", Case.keep.value, why)
 
 
-def _regularisation(scarcity: float) -> Iterator[Setting]:
+def _regularisation(scarcity: float, passes: float) -> Iterator[Setting]:
     """Yield what keeps a model from learning pairs by heart."""
     rest = "0.05 more for a tenth of the words (Atrio and Popescu-Belis 2022)"
-    yield Setting("model.dropout", _step(0.3 + 0.05 * scarcity, 0.2, 0.4), f"0.3 at 29,000 pairs, {rest}")
+    wanted, most = _step(0.3 + 0.05 * scarcity, 0.2, 0.4), _step(DROPOUT_OF_A_PASS * passes, 0.05, 0.4)
+    few = f"as much as {_rounded(passes)} passes need (docs/records.md)"
+    why = few if most < wanted else f"0.3 at 29,000 pairs, {rest}"
+    yield Setting("model.dropout", min(wanted, most), why)
     smoothing = _step(0.1 + 0.05 * scarcity, 0.1, 0.2)
     why = f"0.1 at 29,000 pairs or more, {rest}"
     yield Setting("objective.label_smoothing", smoothing, why)
 
 
-def _length(words: int, share: float, known: Mapping[str, Any]) -> Iterator[Setting]:
-    """Yield the size of a batch, the number of updates, and what is a part of that number."""
+def _batch(share: float, known: Mapping[str, Any]) -> tuple[Setting, float]:
+    """Return the size of a batch, and the tokens of an update, padding included."""
     exact = _bounded(REFERENCE_BATCH * share ** (1 / 3), 512, 4096)
     least = known.get("data.max_tokens") or 0
     batch = max(round(exact / 128) * 128, least)
-    why = "small batches are noisy, which few pairs need (Atrio and Popescu-Belis 2022)"
-    yield Setting("trainer.batch_tokens", batch, why if batch > least else "the longest sentence must fit")
+    noisy = "small batches are noisy, which few pairs need (Atrio and Popescu-Belis 2022)"
+    why = noisy if share <= 1 else "2,048 at 29,000 pairs, twice as many for eight times the words"
     stated = known.get("trainer.batch_tokens")
-    per_update = stated if isinstance(stated, int) else max(exact, least)
-    per_update *= known.get("trainer.accumulate") or 1
+    tokens = stated if isinstance(stated, int) else max(exact, least)
+    why = why if batch > least else "the longest sentence must fit"
+    return Setting("trainer.batch_tokens", batch, why), tokens * (known.get("trainer.accumulate") or 1)
+
+
+def _updates(
+    words: int, share: float, per_update: float, known: Mapping[str, Any]
+) -> tuple[list[Setting], float]:
+    """Return the number of updates, with what is a part of that number, and the passes over the data."""
     a_pass = words * TOKENS_PER_WORD * share**-0.1
     tokens = REFERENCE_STEPS * REFERENCE_BATCH * FILLED * share ** (0.4 if share < 1 else 0.5)
     tokens = min(tokens, MOST_TOKENS, MOST_PASSES * a_pass)
-    steps = max(_rounded(tokens / (per_update * FILLED)), 200)
-    passes = steps * per_update * FILLED / a_pass
-    why = f"about {_rounded(passes)} passes: fewer words are seen more often; an hour or less on two cores"
-    yield Setting("trainer.max_steps", steps, why)
+    chosen = max(_rounded(tokens / (per_update * FILLED)), 200)
     limit = known.get("trainer.max_steps")
-    steps = limit if isinstance(limit, int) else steps
+    steps = limit if isinstance(limit, int) else chosen
+    passes = [number * per_update * FILLED / a_pass for number in (chosen, steps)]
+    rule = "fewer words are seen more often" if share <= 1 else "more words need fewer"
     every = max(math.ceil(steps / VALIDATIONS), 1)
-    yield Setting("trainer.eval_every_steps", every, f"{VALIDATIONS} validations")
-    yield Setting("trainer.save_every_steps", every, "a checkpoint for each validation")
     warmup = int(_bounded(0.06 * steps, 0, 500))
-    yield Setting("schedule.warmup_steps", warmup, f"6% of {steps:,} updates, at most 500")
+    return [
+        Setting("trainer.max_steps", chosen, f"about {_rounded(passes[0])} passes: {rule}"),
+        Setting("trainer.eval_every_steps", every, f"{VALIDATIONS} validations"),
+        Setting("trainer.save_every_steps", every, "a checkpoint for each validation"),
+        Setting("schedule.warmup_steps", warmup, f"6% of {steps:,} updates, at most 500"),
+    ], passes[1]
 
 
 def _bounded(value: float, least: float, most: float) -> float:

@@ -59,6 +59,8 @@ class Metric(NamedTuple):
     """Whether labels are scored, for task=classification, and not translations."""
 
 
+UNSPACED = ("bo", "dz", "km", "lo", "my", "th")
+"""Languages without spaces between words that sacreBLEU has no rule for; BLEU is one of characters there."""
 WORD_SPLITTERS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 """Rule of sacreBLEU that needs libraries to split words -> row of `EXTRAS`."""
 
@@ -69,7 +71,7 @@ def _bleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
 
     language = language_of(tgt_lang)  # of zh-CN or zho_Hans, which sacreBLEU does not know
     rule = BLEU._TOKENIZER_MAP.get("zh" if language == "yue" else language)  # Cantonese is in the script, too
-    tokenize = scoring.tokenize or rule
+    tokenize = scoring.tokenize or rule or ("char" if language in UNSPACED else None)
     if tokenize in WORD_SPLITTERS:
         what = f"scoring.tokenize={tokenize}" if scoring.tokenize else f"data.tgt={tgt_lang}"
         extra = WORD_SPLITTERS[tokenize]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
 from nmt import runtime
-from nmt.config.roots import TrainConfig, search_of_validations, search_with, tried_values
+from nmt.config.roots import Task, TrainConfig, search_of_validations, search_with, tried_values
 from nmt.config.spelling import spelled
 from nmt.data.parallel_text import ParallelText, Split
 from nmt.decoding.configs import DecodingConfig
 from nmt.errors import Log, UserError
 from nmt.files import write_lines
-from nmt.metrics.scoring import MACRO
+from nmt.metrics.scoring import MACRO, SCORERS
 from nmt.runs.directory import RunDirectory
 from nmt.runs.evaluation_text import evaluation_text
 from nmt.runs.scored_sets import SetEvaluations
@@ -23,6 +23,11 @@ from nmt.runs.tasks import TASKS, Evaluation, are_of_several_corpora
 from nmt.training.tracking.sinks import Tracker
 from nmt.translation.allowed import AllowedTokens
 from nmt.translation.evaluate import Scores, languages_asked_for
+
+MOST_LONGER = 0.005
+"""Share of references that may be longer than a translation without a warning."""
+LONGEST_WORD = 20
+"""Characters of a word, in the mean, beyond which a script has no spaces between words."""
 
 
 class Search(NamedTuple):
@@ -78,6 +83,8 @@ def validator(
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
     _require_languages(evaluation.some(search.num_pairs), cfg)
+    for doubt in _doubts(evaluation):
+        tracker.message(f"warning: {doubt}")
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)
 
     def validate(step: int) -> dict[str, float]:
@@ -97,6 +104,28 @@ def validator(
         }
 
     return validate
+
+
+def _doubts(evaluation: Evaluation) -> Iterator[str]:
+    """Yield why the scores of translations will tell little, whatever the model learns."""
+    cfg, pairs, lines = evaluation.trained.cfg, evaluation.pairs, evaluation.text.tgt
+    if cfg.task is not Task.translation or not lines:
+        return
+    most = pairs.src_lengths * cfg.decoding.max_length_ratio + cfg.decoding.max_length_offset
+    if (longer := int((pairs.tgt_lengths > most).sum())) > MOST_LONGER * len(pairs):
+        yield (
+            f"{longer:,} of {len(pairs):,} validation references are longer than a translation may be, which "
+            f"has decoding.max_length_ratio={cfg.decoding.max_length_ratio:g} times the tokens of the source "
+            f"and decoding.max_length_offset={cfg.decoding.max_length_offset} more; raise one of them"
+        )
+    if "bleu" in cfg.metrics and cfg.scoring.tokenize is None and cfg.trainer.best_metric != "loss":
+        words = sum(len(line.split()) for line in lines)
+        scorer: Any = SCORERS["bleu"](cfg.data.scored_language, cfg.scoring)
+        if sum(map(len, lines)) > LONGEST_WORD * words and scorer.tokenizer.signature() == "13a":
+            yield (
+                "the validation references have hardly any spaces, but BLEU counts words between them; set "
+                "scoring.tokenize=char, or metrics=[chrf]"
+            )
 
 
 def _require_languages(text: ParallelText, cfg: TrainConfig) -> None:

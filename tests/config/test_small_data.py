@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import re
@@ -36,7 +37,7 @@ from nmt.data.cleaning import census
 from nmt.data.cleaning.census import Census, SideCensus, count
 from nmt.data.parallel_text import ParallelText
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.data.tokens.tokenizer_training import Case, TokenizerConfig, TokenizerKind
+from nmt.data.tokens.tokenizer_training import Case, Normalization, TokenizerConfig, TokenizerKind
 from nmt.errors import UserError
 from nmt.models.configs import TransformerConfig
 from nmt.verbs import VERBS
@@ -91,7 +92,9 @@ def test_at_29000_pairs_the_rules_say_what_the_recipe_of_multi30k_says(unread: N
     assert recipe().to_config(TrainConfig) == known.to_config(TrainConfig)
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key != "tokenizer.case"])
+@pytest.mark.parametrize(
+    "key", [key for key in KEYS if key not in ("tokenizer.case", "tokenizer.normalization")]
+)
 def test_more_pairs_mean_larger_sizes_and_less_regularisation(key: str, unread: None) -> None:
     values = [chosen(english(pairs))[key] for pairs in NUMBERS]
     falls = key in ("model.dropout", "objective.label_smoothing")
@@ -123,6 +126,7 @@ SCRIPTS: dict[str, Callable[[str], str]] = {
     "ideographs": lambda line: "".join(
         chr(0x4E00 + zlib.crc32(word.encode()) % 3000) for word in line.split()
     ),
+    "full width": lambda line: "".join(chr(ord(char) + 0xFEE0) for char in line if char != " "),
 }
 
 
@@ -145,9 +149,17 @@ def test_a_tokenizer_of_the_size_chosen_can_be_trained(
     rng = random.Random(pairs)
     src, tgt = sentences(pairs, rng), [SCRIPTS[script](line) for line in sentences(pairs, rng)]
     text = ParallelText(src, tgt)
-    size = int(chosen(count([text]), f"tokenizer={kind.value}")["tokenizer.vocab_size"])
-    tokenizer = Tokenizer.train(TokenizerConfig(kind=kind, vocab_size=size), text)
+    values = chosen(count([text]), f"tokenizer={kind.value}")
+    size, normalization = (
+        int(values["tokenizer.vocab_size"]),
+        Normalization(values["tokenizer.normalization"]),
+    )
+    assert (normalization is Normalization.identity) == (script == "full width")
+    cfg = TokenizerConfig(kind=kind, vocab_size=size, normalization=normalization)
+    tokenizer = Tokenizer.train(cfg, text)
     assert tokenizer.tgt_vocab_size == size
+    if script == "full width":
+        assert [tokenizer.decode(ids[:-1]) for ids in tokenizer.encode_tgt(tgt)] == tgt
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_tgt(tgt)] == tgt  # no character is unknown
 
 
@@ -164,6 +176,34 @@ def test_large_alphabets_have_room(unread: None) -> None:
     many = SideCensus(100, 100, 0, 50_000, "".join(map(chr, range(0x4E00, 0x4E00 + 3000))))
     assert chosen(Census(3000, english(3000).src, many))["tokenizer.vocab_size"] > 3000
     assert chosen(english(500), "tokenizer.byte_fallback=true")["tokenizer.vocab_size"] > 256 + 500
+
+
+def test_without_spaces_a_text_has_as_many_different_words_as_another(unread: None) -> None:
+    """Whole sentences between spaces are no words: half of them said how many pieces there are."""
+    for pairs in (300, 3000, 30_000):
+        spaced = english(pairs).src
+        thai = SideCensus(pairs, pairs, spaced.narrow + spaced.runs * 2, 0, spaced.alphabet)
+        sizes = [chosen(Census(pairs, side, side))["tokenizer.vocab_size"] for side in (spaced, thai)]
+        assert 0.7 * sizes[0] < sizes[1] < 1.5 * sizes[0]
+
+
+def test_few_passes_need_little_dropout(unread: None) -> None:
+    dropouts = [chosen(english(pairs))["model.dropout"] for pairs in (29_000, 160_000, 500_000)]
+    assert dropouts == [0.3, 0.15, 0.1]
+    assert chosen(english(29_000), "trainer.max_steps=2000")["model.dropout"] == 0.1
+
+
+def test_targets_that_normalising_rewrites_are_left_alone(unread: None) -> None:
+    pairs = english(1000)
+    pairs.tgt.rewritten = 10
+    assert chosen(pairs)["tokenizer.normalization"] == "nmt_nfkc"
+    pairs.tgt = dataclasses.replace(pairs.tgt, rewritten=11)
+    assert chosen(pairs)["tokenizer.normalization"] == "identity"
+    assert chosen(pairs, "tokenizer.path=a.model")["tokenizer.normalization"] == "nmt_nfkc"
+    pairs.dropped = 500
+    cfg = recipe().cfg
+    first, *_ = remarks(pairs, cfg, settings_for(pairs, cfg))
+    assert first.startswith("chosen for 1,000 training pairs of 1,500 (the rest is beyond data.max_ratio, ")
 
 
 def test_settings_follow_what_the_user_states(unread: None) -> None:
@@ -204,7 +244,7 @@ def test_a_value_that_is_stated_wins_and_is_said_to_be_stated(unread: None) -> N
     lines = list(remarks(NOMINAL, cfg, settings))
     assert lines[0] == "chosen for 29,000 training pairs, 345,000 words on the longer side:"
     assert "  tokenizer.vocab_size=2000, as you say; the rules say 8000: " in lines[1]
-    assert "  model.dropout=0.3: 0.3 at 29,000 pairs" in lines[3]
+    assert "  model.dropout=0.3: 0.3 at 29,000 pairs" in lines[4]
     assert len(lines) == 1 + len(KEYS)
 
 
@@ -326,7 +366,7 @@ def test_the_same_command_finds_its_run(
     (run,) = (tmp_path / "outputs" / "files-xx-yy").iterdir()
     capsys.readouterr()
     stored = load_config(run / "config.yaml")
-    assert (stored.tokenizer.case, stored.model.dropout) == (Case.keep, 0.4)  # type: ignore[attr-defined]
+    assert (stored.tokenizer.case, stored.model.dropout) == (Case.keep, 0.05)  # type: ignore[attr-defined]
     assert main(command) == 0
     assert "is finished:" in capsys.readouterr().out
     with (tmp_path / "train.xx").open("a") as src, (tmp_path / "train.yy").open("a") as tgt:

@@ -288,6 +288,15 @@ def test_a_language_by_another_name_is_split_as_the_language(language: str) -> N
     assert "|tok:zh|" in scores.signatures["bleu"]
 
 
+@pytest.mark.parametrize("language", ["th", "tha_Thai", "km", "lo", "my", "bo", "dz"])
+def test_bleu_counts_characters_where_no_spaces_part_words(language: str) -> None:
+    scores = score_text([], ["ผู้ชายเดิน"], ["ผู้ชายคนหนึ่งเดิน"], ["bleu"], tgt_lang=language)
+    assert "|tok:char|" in scores.signatures["bleu"]
+    assert scores.values["bleu"] > 10
+    intl = score_text([], ["a"], ["a"], ["bleu"], tgt_lang=language, scoring=ScoringConfig("intl"))
+    assert "|tok:intl|" in intl.signatures["bleu"]
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -45,6 +45,32 @@ def test_a_mean_over_languages_needs_pairs_of_several(tmp_path: Path) -> None:
     assert {"valid/macro_chrf", "valid/into_fr/chrf", "valid/into_en/chrf"} <= found.keys()
 
 
+def test_references_that_no_score_can_do_justice_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(name: str, targets: list[str], *overrides: str) -> str:
+        path = untrained(tmp_path / name, *overrides, lines=["ab c"] * 4, tgt=targets)
+        run = open_run(path, runtime_cfg=RuntimeConfig(device="cpu"))
+        sinks = TrackingConfig(sinks=["display"])
+        with Tracker(TrackedRun(path), sinks) as tracker:
+            validator(run, run.directory, tracker)
+        return capsys.readouterr().err
+
+    usual = ["ab c"] * 4
+    assert "warning" not in told("usual", usual)
+    assert (
+        "warning: 1 of 4 validation references are longer than a translation may be, which has "
+        "decoding.max_length_ratio=1 times the tokens of the source and decoding.max_length_offset=3 more; "
+        "raise one of them\n"
+    ) in told("long", [*usual[1:], "abc" * 9], "decoding.max_length_ratio=1")
+    joined = ["abc" * 20] * 4
+    assert "hardly any spaces, but BLEU counts words between them; set scoring.tokenize=char" in told(
+        "joined", joined
+    )
+    assert "hardly any spaces" not in told("char", joined, "scoring.tokenize=char")
+    assert "hardly any spaces" not in told("chrf", joined, "metrics=[chrf]")
+
+
 def test_validations_may_search_less_than_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

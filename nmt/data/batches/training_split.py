@@ -45,6 +45,7 @@ from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import (
     TRAINING_THREADS,
     Case,
+    Normalization,
     TokenizerConfig,
     moses_versions,
     prepare_lines,
@@ -61,6 +62,8 @@ FORMAT_VERSION = 4
 """Increased when the format of a cache entry, or what it counts, changes."""
 MAX_COPIES = 0.2
 """Largest share of pairs with the same text on both sides that is nothing to warn of."""
+MOST_CHANGED = 0.01
+"""Share of target lines that a tokenizer that was trained may write otherwise without a warning."""
 MOST_TRIED = 1000
 """Lines on which a tokenizer that is ready is tried."""
 BREAKS = {"CR": "\r", "U+0085": "\x85", "U+2028": "\u2028", "U+2029": "\u2029"}
@@ -270,7 +273,8 @@ def prepare(
             )
     if not Tokenizer.exists(run.path):
         made = _first_tokenizer(cfg, tokenizer, training, inherited, seed, log)
-        for line in ready_remarks(made, scored_on["validation"].tgt) if tokenizer.path else ():
+        remarks = ready_remarks if tokenizer.path else trained_remarks
+        for line in remarks(made, scored_on["validation"].tgt):
             log(line)
         made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
@@ -320,17 +324,36 @@ def ready_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
             "warning: it has the marks of tokenizer.case=markup, and so no pieces with capitals, but "
             "tokenizer.case is keep; set it to markup"
         )
-    if cfg.labels:
-        return
-    lines = lines[:MOST_TRIED]
+    tried = _written_again(tokenizer, lines)
+    if changed := [pair for pair in tried if pair[0] != pair[1]]:
+        yield _cannot_be_written(changed, len(tried))
+
+
+def trained_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
+    """Yield what a person should know about a tokenizer that was trained, tried on target lines."""
+    tried = _written_again(tokenizer, lines)
+    changed = [pair for pair in tried if pair[0].split() != pair[1].split()]
+    if len(changed) > MOST_CHANGED * len(tried):
+        remedies = ["tokenizer.byte_fallback=true for characters that the training pairs lack"]
+        if tokenizer.cfg.normalization is not Normalization.identity:
+            remedies.insert(0, "tokenizer.normalization=identity keeps the form of characters")
+        yield f"{_cannot_be_written(changed, len(tried))}; {', '.join(remedies)}"
+
+
+def _written_again(tokenizer: Tokenizer, lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return some target lines, and what their pieces are when they are put together; no labels."""
+    cfg, lines = tokenizer.cfg, [] if tokenizer.cfg.labels else lines[:MOST_TRIED]
     back = [tokenizer.decode(ids[:-1]) for ids in tokenizer.encode_tgt(lines)]
     own = [tokenizer.in_case(one_line(line)) for line in prepare_lines(cfg, punctuated(lines, cfg.moses_tgt))]
-    if changed := [pair for pair in zip(own, back, strict=True) if pair[0] != pair[1]]:
-        line, other = changed[0]
-        yield (
-            f"warning: {len(changed):,} of {len(lines):,} targets are not the same when their pieces are put "
-            f"together again, and so cannot be written by the model: {line!r} becomes {other!r}"
-        )
+    return list(zip(own, back, strict=True))
+
+
+def _cannot_be_written(changed: Sequence[tuple[str, str]], number: int) -> str:
+    line, other = changed[0]
+    return (
+        f"warning: {len(changed):,} of {number:,} targets are not the same when their pieces are put "
+        f"together again, and so cannot be written by the model: {line!r} becomes {other!r}"
+    )
 
 
 def _has_marks(tokenizer: Tokenizer) -> bool:

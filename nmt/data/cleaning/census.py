@@ -2,32 +2,36 @@
 
 Words are counted without a tokenizer: by white space, or, where a script has none between words, by
 characters. Text is normalised first as SentencePiece does by default, so that the characters are those that a
-tokenizer will meet.
+tokenizer will meet; what that changes is counted, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from nmt.data.cleaning.filters import Filter
+from nmt.data.cleaning.filters import Filter, all_lines
 from nmt.data.configs import DataConfig
 from nmt.data.documents import without_context
 from nmt.data.parallel_text import PairStream, ParallelText
 from nmt.data.reading import sources
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Increased when the counts or the format of a cache entry change."""
 MOST_DISTINCT = 1_000_000
 """Distinct words that are counted; a corpus with more of them is not small."""
 NARROW_PER_WORD, WIDE_PER_WORD = 8, 2
 """Characters that make a word where white space does not; wide ones are those of Chinese and Japanese."""
+HANGUL = range(0xAC00, 0xD7A4)
+"""Syllables of Korean, which has spaces; Unicode counts them among the wide characters."""
+JOINERS = re.compile("[\u200b\u200c]")
+"""Marks without width that SentencePiece makes a space: between words of Khmer, within those of Persian."""
 
 
 @dataclass
@@ -44,11 +48,20 @@ class SideCensus:
     """Characters of two columns, as in Chinese and Japanese."""
     alphabet: str = ""
     """All characters but white space, each once, sorted."""
+    written: str = ""
+    """The same of the text before it is normalised; white space other than that of ASCII is among them."""
+    rewritten: int = 0
+    """Lines in which normalising changes more than white space."""
 
     @property
     def words(self) -> int:
         """Words, about: runs between white space, or more where these are too long to be words."""
         return max(self.runs, self.narrow // NARROW_PER_WORD + self.wide // WIDE_PER_WORD)
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether runs between white space are words, about, and not sentences."""
+        return self.words <= 2 * self.runs
 
     def __add__(self, other: SideCensus) -> SideCensus:
         return SideCensus(
@@ -57,6 +70,8 @@ class SideCensus:
             self.narrow + other.narrow,
             self.wide + other.wide,
             "".join(sorted({*self.alphabet, *other.alphabet})),
+            "".join(sorted({*self.written, *other.written})),
+            self.rewritten + other.rewritten,
         )
 
 
@@ -67,6 +82,8 @@ class Census:
     pairs: int = 0
     src: SideCensus = dataclasses.field(default_factory=SideCensus)
     tgt: SideCensus = dataclasses.field(default_factory=SideCensus)
+    dropped: int = 0
+    """Pairs beyond the limits of data.*, which are not among `pairs`."""
 
     @property
     def words(self) -> int:
@@ -74,14 +91,16 @@ class Census:
         return max(self.src.words, self.tgt.words)
 
     def __add__(self, other: Census) -> Census:
-        return Census(self.pairs + other.pairs, self.src + other.src, self.tgt + other.tgt)
+        dropped = self.dropped + other.dropped
+        return Census(self.pairs + other.pairs, self.src + other.src, self.tgt + other.tgt, dropped)
 
 
 def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
     """Return the counts of what `pair_filter` and the filters leave of the training split.
 
-    Filters that open models are left out. The tag of a language in front of a source counts as a word;
-    sentences of context do not count again.
+    Filters that open models are left out, and so are pairs with more words than `cfg.max_tokens`, which have
+    more tokens, too. The tag of a language in front of a source counts as a word; sentences of context do not
+    count again.
 
     Raises:
         UserError: the data or what a filter reads cannot be read, or no pair is left.
@@ -100,17 +119,33 @@ def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
 
 
 def _cached(source: PairStream, cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
-    limits = pair_filter.__name__, *cfg.limits
+    limits = pair_filter.__name__, *cfg.limits, cfg.max_tokens
     options = source.stamp(), *limits, unicodedata.unidata_version
     entry = cache / entry_name("census", FORMAT_VERSION, *options)
     known = open_entry(entry)
     if known is not None:
-        sides: list[dict[str, Any]] = [known["src"], known["tgt"]]
-        return Census(known["pairs"], *(SideCensus(**side) for side in sides))
-    kept = (pair_filter(chunk, cfg)[0] for chunk in source.chunks())
-    made = count(map(without_context, kept) if cfg.context else kept)
+        sides = {name: SideCensus(**known[name]) for name in ("src", "tgt")}
+        return Census(known["pairs"], **sides, dropped=known["dropped"])
+    num_read = 0
+
+    def kept() -> Iterator[ParallelText]:
+        nonlocal num_read
+        for chunk in source.chunks():
+            num_read += len(chunk)
+            left = pair_filter(chunk, cfg)[0]
+            left = left if pair_filter is all_lines else _short(left, cfg.max_tokens)
+            yield without_context(left) if cfg.context else left
+
+    made = count(kept())
+    made.dropped = num_read - made.pairs
     write_entry(entry, lambda draft: dataclasses.asdict(made))
     return made
+
+
+def _short(text: ParallelText, max_tokens: int) -> ParallelText:
+    """Return the pairs without a side of more than `max_tokens` words, of which each has a token or more."""
+    sides = zip(text.src, text.tgt, strict=True)
+    return text.kept([max(len(src.split()), len(tgt.split())) <= max_tokens for src, tgt in sides])
 
 
 def count(chunks: Iterable[ParallelText]) -> Census:
@@ -130,17 +165,37 @@ class _Counts:
         self._runs = 0
         self._distinct: set[str] = set()
         self._characters = Counter[str]()
+        self._written: set[str] = set()
+        self._rewritten = 0
 
     def add(self, lines: list[str]) -> None:
-        text = unicodedata.normalize("NFKC", "\n".join(lines))
+        whole = "\n".join(lines)
+        text = unicodedata.normalize("NFKC", whole)
         words = text.split()
         self._runs += len(words)
         if len(self._distinct) < MOST_DISTINCT:
             self._distinct.update(words)
         self._characters.update(text)
+        self._written.update(whole)
+        if text != whole or JOINERS.search(whole):
+            self._rewritten += sum(map(_is_rewritten, lines))
 
     def census(self) -> SideCensus:
         counts = {char: number for char, number in self._characters.items() if not char.isspace()}
-        wide = sum(n for char, n in counts.items() if unicodedata.east_asian_width(char) in "WF")
-        alphabet = "".join(sorted(counts))
-        return SideCensus(self._runs, len(self._distinct), sum(counts.values()) - wide, wide, alphabet)
+        wide = sum(number for char, number in counts.items() if _is_wide(char))
+        narrow = sum(counts.values()) - wide
+        written = sorted(char for char in self._written if not char.isspace() or ord(char) > 127)
+        alphabets = "".join(sorted(counts)), "".join(written)
+        return SideCensus(self._runs, len(self._distinct), narrow, wide, *alphabets, self._rewritten)
+
+
+def _is_wide(char: str) -> bool:
+    return unicodedata.east_asian_width(char) in "WF" and ord(char) not in HANGUL
+
+
+def _is_rewritten(line: str) -> bool:
+    """Return whether normalising changes more of a line than white space."""
+    if JOINERS.search(line):
+        return True
+    is_same = unicodedata.is_normalized("NFKC", line)
+    return not is_same and unicodedata.normalize("NFKC", line).split() != line.split()

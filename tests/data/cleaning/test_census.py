@@ -10,7 +10,7 @@ import pytest
 
 from nmt.data.cleaning import census
 from nmt.data.cleaning.census import Census, SideCensus, count
-from nmt.data.cleaning.filters import filter_pairs
+from nmt.data.cleaning.filters import all_lines, filter_pairs
 from nmt.data.parallel_text import ParallelText
 from nmt.data.reading.files import FilesData
 
@@ -20,7 +20,9 @@ def of(*lines: str) -> SideCensus:
 
 
 def test_words_characters_and_the_alphabet_are_counted() -> None:
-    assert of("a cab", "a b\tc") == SideCensus(runs=5, distinct=4, narrow=7, wide=0, alphabet="abc")
+    assert of("a cab", "a b\tc") == SideCensus(
+        runs=5, distinct=4, narrow=7, wide=0, alphabet="abc", written="abc"
+    )
     assert count([]) == Census()
 
 
@@ -31,6 +33,7 @@ def test_words_characters_and_the_alphabet_are_counted() -> None:
         ("Donaudampfschifffahrtsgesellschaft fährt", 4),  # eight characters are a word at least
         ("一个男人在街上走", 4),
         ("家へ帰る。", 2),
+        ("두 남자가 거리에서 걷는다", 4),  # syllables of two columns, with spaces between words
         ("ผู้ชายคนหนึ่งกำลังเดิน", 2),
     ],
 )
@@ -39,8 +42,27 @@ def test_words_are_counted_where_no_space_divides_them(line: str, words: int) ->
 
 
 def test_characters_are_counted_as_a_tokenizer_will_see_them() -> None:
-    assert of(unicodedata.normalize("NFD", "é ü")) == of("é ü")
+    assert of(unicodedata.normalize("NFD", "é ü")).alphabet == of("é ü").alphabet == "éü"
+    assert of(unicodedata.normalize("NFD", "é ü")).narrow == 2
     assert of("\N{LATIN SMALL LIGATURE FI}").alphabet == "fi"
+
+
+def test_what_a_tokenizer_would_rewrite_is_counted() -> None:
+    counts = of("ab，c", "a\N{NO-BREAK SPACE}b", "می\u200cخواهم", "plain")
+    assert counts.rewritten == 2  # white space makes no difference
+    assert {"，", "\N{NO-BREAK SPACE}"} == {*counts.written} - {*counts.alphabet}
+    assert {*counts.alphabet} - {*counts.written} == {","}
+    assert (of("plain").written, of("plain").rewritten) == (of("plain").alphabet, 0)
+
+
+def test_what_is_too_long_for_training_is_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "train.en").write_text("a b\n" + "a " * 300 + "\n", encoding="utf-8")
+    (tmp_path / "train.de").write_text("x y\n" + "x " * 300 + "\n", encoding="utf-8")
+    cfg = FilesData(train=str(tmp_path / "train"))
+    for _ in range(2):  # made, and from the cache
+        taken = census.take(cfg, filter_pairs, tmp_path / "cache")
+        assert (taken.pairs, taken.words, taken.dropped) == (1, 2, 1)
+    assert census.take(cfg, all_lines, tmp_path / "cache").pairs == 2  # lines of a text belong together
 
 
 def test_chunks_are_counted_like_one_text() -> None:
@@ -56,9 +78,9 @@ def test_the_longer_side_has_the_words_of_a_pair() -> None:
 
 def test_corpora_are_added_up() -> None:
     one, other = SideCensus(5, 4, 7, 0, "abc"), SideCensus(1, 1, 0, 2, "一丁")
-    assert Census(2, one, one) + Census(1, other, other) == Census(
-        3, *[SideCensus(6, 4, 7, 2, "abc一丁")] * 2
-    )
+    one.written, other.written, one.rewritten, other.rewritten = "ab", "bc", 1, 2
+    both = SideCensus(6, 4, 7, 2, "abc一丁", "abc", 3)
+    assert Census(2, one, one, 3) + Census(1, other, other, 4) == Census(3, both, both, 7)
 
 
 def test_filtered_pairs_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

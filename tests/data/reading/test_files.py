@@ -331,6 +331,10 @@ def test_one_file_of_unknown_format_is_told(tmp_path: Path) -> None:
             "without a header, give numbers: data.src_column=1 data.tgt_column=2",
         ),
         (
+            "en\tde-AT\na\tb\n",
+            "data.tgt=de: {path} has no column 'de', only en, de-AT; did you mean 'de-AT'?; set data.tgt or",
+        ),
+        (
             "en\tde\na\tb\na\n",
             "data.train: {path}:3: the number of columns is 1, but that of line 1 is 2",
         ),

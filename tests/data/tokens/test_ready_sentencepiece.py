@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import sentencepiece
 
-from nmt.data.batches.training_split import ready_remarks
+from nmt.data.batches.training_split import ready_remarks, trained_remarks
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.text import casing
@@ -22,6 +23,7 @@ from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import (
     SPECIAL_SPELLINGS,
     Case,
+    Normalization,
     TagSide,
     TokenizerConfig,
     TokenizerKind,
@@ -102,6 +104,19 @@ def test_pieces_are_those_of_the_file_with_our_ids(name: str, file: File) -> Non
     assert {PAD_ID, BOS_ID}.isdisjoint(ids)
     assert ids.index(EOS_ID) == len(ids) - 1
     assert ("☃" if name == "bpe" else " ⁇ ") in tokenizer.decode(ids[:-1])
+
+
+def test_a_trained_tokenizer_that_cannot_write_its_targets_is_warned_of() -> None:
+    lines = ["一，二", "三。"]
+    cfg = TokenizerConfig(TokenizerKind.char)
+    (warning,) = trained_remarks(Tokenizer.train(cfg, ParallelText(lines, lines)), lines)
+    assert warning.startswith("warning: 1 of 2 targets are not the same when their pieces are put together")
+    assert "'一，二' becomes '一,二'; tokenizer.normalization=identity keeps the form of char" in warning
+    plain = dataclasses.replace(cfg, normalization=Normalization.identity)
+    exact = Tokenizer.train(plain, ParallelText(lines, lines))
+    assert list(trained_remarks(exact, lines)) == []
+    (warning,) = trained_remarks(exact, ["四"])
+    assert warning.endswith("; tokenizer.byte_fallback=true for characters that the training pairs lack")
 
 
 def test_the_tokenizer_of_another_run_is_the_same(file: File) -> None:
