@@ -184,13 +184,13 @@ class Job:
         require_contained(self.folder)
         with ExitStack() as locks:
             self._lock(locks)
-            _require_free(self.output)  # which another process may have finished meanwhile
             _claim(self.folder, own | facts)
-            for part in map(self._part, self.own):
-                if part.exists() and read_part(part) is None:
-                    warn(f"{part} is damaged; its lines are {self.done} again")
-                    part.unlink()
             try:
+                _require_free(self.output)  # which another process may have finished meanwhile
+                for part in map(self._part, self.own):
+                    if part.exists() and read_part(part) is None:
+                        warn(f"{part} is damaged; its lines are {self.done} again")
+                        part.unlink()
                 yield
             finally:
                 locks.close()

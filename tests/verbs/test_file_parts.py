@@ -6,6 +6,7 @@ import gzip
 import os
 import threading
 import tracemalloc
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nmt.data.reading.compression import COMPRESSIONS, compression_of
 from nmt.data.reading.lines import read_lines
 from nmt.errors import UserError
 from nmt.extras import EXTRAS
+from nmt.files import locked
 from nmt.verbs import file_parts
 from nmt.verbs.file_parts import Job, require_files, write_part
 
@@ -272,6 +274,38 @@ def test_an_output_that_appears_meanwhile_is_not_overwritten(job: Job) -> None:
 
 
 # Several processes
+
+
+@pytest.fixture
+def overtaken(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another process do the whole job while this one is about to lock the folder."""
+
+    def late(*lock: Any, **kind: Any) -> AbstractContextManager[None]:
+        monkeypatch.setattr(file_parts, "locked", locked)
+        with job.locked(FACTS):
+            save(job, *job.missing)
+        assert job.finish()
+        return locked(*lock, **kind)
+
+    monkeypatch.setattr(file_parts, "locked", late)
+
+
+@pytest.mark.usefixtures("overtaken")
+def test_a_job_that_another_process_ends_before_the_lock_is_not_done_again(job: Job) -> None:
+    with pytest.raises(UserError, match="out is there already and stays"), job.locked(FACTS):
+        pytest.fail("begun")
+    assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
+
+
+def test_parts_that_another_process_joins_before_the_lock_are_not_joined_again(
+    job: Job, request: pytest.FixtureRequest
+) -> None:
+    with job.locked(FACTS):
+        save(job, 0, 1, 2)
+    request.getfixturevalue("overtaken")
+    assert job.finish()
+    assert job.output.read_bytes() == "A\n\nB\nC\nD\nÄ\nE\n".encode()
+    assert sorted(path.name for path in job.output.parent.iterdir()) == ["in", "out"]
 
 
 def shards(job: Job, of: int) -> list[Job]:
