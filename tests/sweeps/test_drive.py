@@ -448,6 +448,17 @@ def test_a_killed_sweep_leaves_no_trial_behind_loses_none_and_goes_on_when_they_
     assert stored("value") == {"seed-3": 3.0, "seed-2": 2.0, "seed-1": 1.0}
 
 
+def test_the_cost_of_a_trial_is_that_of_all_attempts(planned: Planned) -> None:
+    assert sweep(planned(1), lambda trial: {}["a bug"], report) == 3
+    table = json.loads(Path("sweep/sweep.json").read_text())
+    costs = {"seconds": 100.0, "cpu_seconds": 200.0, "gpu_seconds": 300.0}
+    table["trials"][0] |= costs
+    write_json(Path("sweep/sweep.json"), table)
+    assert sweep(planned(1), lambda trial: bleu(1.0), report) == 0
+    for cost, before in costs.items():
+        assert before <= stored(cost)["seed-1"] < before + 60
+
+
 def test_an_evaluation_that_is_done_is_not_run_again(
     planned: Planned, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -474,23 +485,29 @@ def test_an_evaluation_that_is_done_is_not_run_again(
     assert (tmp_path / "ran").read_text() == "run-b+beam_size-1 run-b+beam_size-2 "
 
 
-def test_a_trial_is_run_again_with_other_weights_or_another_input(planned: Planned) -> None:
+@pytest.mark.parametrize(
+    ("verb", "other", "changed"),
+    [("translate", "ensemble.lm=other", ["run", "other"]), ("rerank", "scorers=[other]", ["other"])],
+)
+def test_a_trial_is_run_again_with_other_weights_or_another_input(
+    planned: Planned, verb: str, other: str, changed: list[str]
+) -> None:
     """An exported run has no results, and a language model or a scorer is another run."""
     cfg, _ = planned(1).trials[0].to_training()
-    for name in ("run", "lm"):
+    for name in ("run", "other"):
         save_config(cfg, Path(name, "config.yaml"))
     Path("in.txt").write_text("a\n")
-    command = ["-m", "sweep.dir=sweep", "run=run", "ensemble.lm=lm", "input=in.txt"]
+    command = ["-m", "sweep.dir=sweep", "run=run", other, "input=in.txt"]
     command += ["output=${decoding.beam_size}.txt", "decoding.beam_size=1,2"]
 
-    def translate(trial: Composed) -> dict[str, Any]:
+    def work(trial: Composed) -> dict[str, Any]:
         with Path(trial.cfg.output).open("a") as file:
             file.write("b\n")
         return {}
 
     def again() -> int:
         before = [len(file.read_text()) for file in Path().glob("?.txt")]
-        assert sweep(plan(VERBS["translate"], command), translate, report) == 0
+        assert sweep(plan(VERBS[verb], command), work, report) == 0
         return (sum(len(file.read_text()) for file in Path().glob("?.txt")) - sum(before)) // 2
 
     def save(name: str, value: float) -> None:
@@ -500,10 +517,10 @@ def test_a_trial_is_run_again_with_other_weights_or_another_input(planned: Plann
         )
 
     assert (again(), again()) == (2, 0)
-    for name in ("run", "lm"):
+    for name in changed:
         for value in (1.0, 2.0):
             save(name, value)
-            assert (again(), again()) == (2, 0)
+            assert again() == 2
     Path("in.txt").write_text("a\nb\n")
     assert (again(), again()) == (2, 0)
 

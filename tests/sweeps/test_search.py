@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, UserError
 from nmt.files import write_json
 from nmt.signals import StopRequest
+from nmt.sweeps import drive
 from nmt.sweeps.drive import sweep
 from nmt.sweeps.ranking import Ranking
 from nmt.sweeps.search import JOURNAL, Search
@@ -242,19 +244,46 @@ def ended(trial: Composed, **scores: float) -> dict[str, Any]:
 
 
 def worse_by_heads(trial: Composed) -> dict[str, Any]:
-    """Leave a validation curve, and run with 4 heads until the sweep ends that."""
+    """Leave a validation curve, and run with 4 heads until the sweep ends that; count its signals."""
     assert trial.folder is not None
     heads, folder = int(trial.values["model.num_heads"]), trial.folder
     folder.mkdir(parents=True)
     bleu = 10.0 / heads
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "valid/bleu": bleu}) + "\n")
     if heads == 4:
-        with StopRequest():
-            time.sleep(30)
-    time.sleep(1.5)  # in which the sweep looks at the curve
+        signals: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+        wait_for(lambda: bool(signals))
+        time.sleep(0.4)  # as a trial that saves, while the sweep looks again
+        (folder / "signals").write_text(str(len(signals)))
+        raise Interrupted(signal.SIGTERM, "stopped")
+    wait_for((folder / "seen").exists)
     return ended(trial, bleu=bleu)
 
 
+def wait_for(happened: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sweep look at curves often, and leave a file beside each that it has seen."""
+    is_hopeless = Search.is_hopeless
+
+    def seen(search: Search, name: str, curve: Mapping[int, float]) -> bool:
+        found = is_hopeless(search, name, curve)
+        if curve:
+            Path("sweep", name, "seen").touch()
+        return found
+
+    monkeypatch.setattr(drive, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(Search, "is_hopeless", seen)
+
+
+@pytest.mark.usefixtures("looks")
 def test_a_search_trains_prunes_and_counts_equal_trials_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,10 +301,12 @@ def test_a_search_trains_prunes_and_counts_equal_trials_once(
         ("001+num_heads-2", "done"),
         ("002+num_heads-4", "pruned"),
     ]
+    assert Path("sweep/002+num_heads-4/signals").read_text() == "1"  # a second one ends what saves
     assert sweep(planned(choice, *settings), worse_by_heads, report) == 0
     assert "starts" not in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("looks")
 def test_values_that_were_pruned_are_not_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
