@@ -179,6 +179,9 @@ def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_lock_may_be_shared(tmp_path: Path) -> None:
+    """Nobody is told of one of several processes, or of the one that had the lock alone before."""
+    with locked(tmp_path, "go away"):
+        pass
     with locked(tmp_path, "go away", shared=True):
         with locked(tmp_path, "go away", shared=True):
             pass

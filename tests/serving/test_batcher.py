@@ -142,12 +142,27 @@ def test_lines_alone_do_not_keep_a_long_request_waiting_for_ever() -> None:
     assert [["x" * 12]] * 4 not in [batches[i : i + 4] for i in range(batches.index(["f" * 12]))]
 
 
+def test_a_long_request_and_lines_alone_have_the_same_share() -> None:
+    async def test(batcher: Batcher, worker: Worker) -> None:
+        long = put(batcher, *(12 * letter for letter in "abcdefgh"))
+        worker.may_go_on.set()
+        while not long.done.done():
+            await put(batcher, 12 * "x").done
+
+    order = "".join(batch[0][0] for batch in run(test).batches[1:])
+    assert order == "axbxcxdxexfxgxhx"
+
+
 def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> None:
     async def test(batcher: Batcher, worker: Worker) -> None:
         put(batcher, "a" * 15)
-        with pytest.raises(Refused, match="the server is busy: 2 requests with 20 tokens wait") as refused:
-            put(batcher, "b")
-        assert 1 <= refused.value.retry_after <= 60
+        for seconds_per_token, retry_after in ((0.0, 1), (0.3, 6), (1000.0, 60)):
+            batcher._seconds_per_token = seconds_per_token
+            with pytest.raises(
+                Refused, match="the server is busy: 2 requests with 20 tokens wait"
+            ) as refused:
+                put(batcher, "b")
+            assert refused.value.retry_after == retry_after
         assert batcher.queue == {"requests": 2, "sentences": 2, "tokens": 20}
 
     run(test, queue_tokens=20)
