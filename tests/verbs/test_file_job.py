@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from nmt.cli import main
 from nmt.config.roots import TranslateConfig
 from nmt.data.reading.lines import decoded
 from nmt.decoding.configs import BeamConfig, LineSplitting
-from nmt.errors import NmtError, TrainingStopped, UserError
+from nmt.errors import Log, NmtError, TrainingStopped, UserError
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opening import open_run
 from nmt.runtime_config import RuntimeConfig
@@ -31,7 +32,18 @@ from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.translation.translate import LINES_AT_ONCE
 from nmt.verbs import file_parts
-from nmt.verbs.file_job import LineCounter, _workers, answer, answer_file, worker_settings
+from nmt.verbs.file_job import (
+    Answers,
+    LineCounter,
+    LineWork,
+    _answer_block,
+    _begin,
+    _workers,
+    answer,
+    answer_file,
+    worker_settings,
+)
+from nmt.verbs.file_parts import Block, Job, read_part
 from nmt.verbs.translate import TRANSLATION, output_lines
 from tests.runs.untrained import untrained
 
@@ -254,16 +266,52 @@ def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
         answer_file(config(run, tmp_path, workers=1), TRANSLATION)
 
 
+@pytest.mark.usefixtures("forks")
+@pytest.mark.fault(5, 23)
+def test_a_job_whose_worker_was_killed_goes_on_with_two(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"".join(b"abcdefgh"[: 1 + i % 8] + b" a\n" for i in range(15))
+    (tmp_path / "in").write_bytes(text)
+    monkeypatch.setattr(file_parts, "LINES_AT_ONCE", 4)
+
+    def open_answers(cfg: TranslateConfig) -> Answers:
+        answers = TRANSLATION.open_answers(cfg)
+
+        def until_killed(lines: list[str], first_line: int, log: Log) -> Iterable[str]:
+            if first_line == 8:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answers(lines, first_line, log)
+
+        return until_killed
+
+    with pytest.raises(TrainingStopped, match="a worker was ended by SIGKILL"):
+        answer_file(config(run, tmp_path, workers=1), TRANSLATION._replace(open_answers=open_answers))
+    kept = {part: part.stat().st_mtime_ns for part in parts(tmp_path)}
+    assert len(kept) == 2
+    job = Job.finish
+
+    def finish(self: Job) -> bool:
+        assert {part: part.stat().st_mtime_ns for part in kept} == kept
+        return job(self)
+
+    monkeypatch.setattr(Job, "finish", finish)
+    answer_file(config(run, tmp_path, workers=2), TRANSLATION)
+    assert (tmp_path / "out").read_bytes() == streamed(run, text, chunk=4)
+
+
 @pytest.mark.fault(23)
 def test_a_worker_that_is_killed_ends_the_job(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"a\n")
+    others = {*multiprocessing.active_children()}
 
     def kill_the_first() -> None:
-        while not (workers := multiprocessing.active_children()):
+        while not (workers := {*multiprocessing.active_children()} - others):
             time.sleep(0.01)
         time.sleep(0.5)  # it is still importing then
-        assert workers[0].pid is not None
-        os.kill(workers[0].pid, signal.SIGKILL)
+        (worker,) = workers
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_the_first)
     killer.start()
@@ -296,6 +344,23 @@ def test_a_worker_that_is_stuck_ends_the_job_and_shows_where_it_was(
     assert "Timeout (0:00:03)!" in shown
     assert "in _answer_block" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_worker_that_has_nothing_more_to_do_waits_for_the_others(run: Path, tmp_path: Path) -> None:
+    """The limit is one of each block."""
+    context = multiprocessing.get_context("fork")
+    work = LineWork("translated", lambda cfg: lambda lines, first_line, log: lines, lambda cfg: {})
+
+    def quick_and_idle() -> None:
+        _begin([config(run, tmp_path, worker_minutes=0.01)], work, context.Value("i", 0))
+        _answer_block(Block(tmp_path / "part", 0, ["a"]))
+        time.sleep(0.9)
+
+    worker = context.Process(target=quick_and_idle)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    assert read_part(tmp_path / "part") == b"a\n"
 
 
 def copied(run: Path, folder: Path) -> RunDirectory:
