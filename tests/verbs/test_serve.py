@@ -8,7 +8,8 @@ import re
 import signal
 import socket
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 import yaml
 
 from nmt.cli import main
+from nmt.serving import server
+from nmt.serving.configs import ServingConfig
 from tests.runs.untrained import GPT, WORDS, untrained
 from tests.serving.served import Client
 
@@ -34,37 +37,33 @@ def test_a_language_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "is a language model and translates nothing" in capsys.readouterr().err
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
 def test_one_command_serves_models_with_keys_of_their_own_until_a_signal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    client, ended, told = Client(free_port()), threading.Event(), dict[str, Any]()
+    told, listening = dict[str, Any](), server.listening
     one, two = untrained(tmp_path / "one"), untrained(tmp_path / "two", "seed=2")
 
-    def ask() -> None:
-        while not ended.is_set() and "models" not in told:
-            try:
-                told["models"] = json.loads(client.get("/models")[2])["models"]
-                told["answers"] = [client.post({"text": WORDS[0], "model": m})[2] for m in ("plain", "both")]
-            except OSError:
-                time.sleep(0.05)
-        if not ended.is_set():
+    def ask(client: Client) -> None:
+        try:
+            told["models"] = json.loads(client.get("/models")[2])["models"]
+            told["answers"] = [client.post({"text": WORDS[0], "model": m})[2] for m in ("plain", "both")]
+        finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        fast = f"{{run: {one}, decoding.beam_size: 1, decoding.n_best: 1}}"
-        models = f"models={{fast: {fast}, plain: {one}, both: [{one},{two}]}}"
-        code = main(["serve", models, f"serve.port={client.port}", "decoding.n_best=2", "runtime.device=cpu"])
-    finally:
-        ended.set()
-        thread.join()
+    @contextmanager
+    def asked(cfg: ServingConfig) -> Iterator[socket.socket]:
+        with listening(cfg) as listener:
+            thread = threading.Thread(target=ask, args=[Client(listener.getsockname()[1])])
+            thread.start()
+            try:
+                yield listener
+            finally:
+                thread.join()
+
+    monkeypatch.setattr(server, "listening", asked)
+    fast = f"{{run: {one}, decoding.beam_size: 1, decoding.n_best: 1}}"
+    models = f"models={{fast: {fast}, plain: {one}, both: [{one},{two}]}}"
+    code = main(["serve", models, "serve.port=0", "decoding.n_best=2", "runtime.device=cpu"])
     out, err = capfd.readouterr()
     assert (code, err.splitlines()[-1]) == (143, "stopped by SIGTERM; requests answered: 2")
     assert out.startswith("serving     fast, plain, both at http://127.0.0.1")
