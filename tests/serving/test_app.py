@@ -194,6 +194,10 @@ def test_a_wrong_request_is_told_why(client: Client, content: Any, status: int, 
     assert words in answer["error"]
 
 
+def test_as_much_as_is_allowed_is_no_error() -> None:
+    app.require_lines(["abc"] * 2, ServingConfig(max_lines=2, max_chars=3))
+
+
 def test_what_goes_wrong_inside_is_an_error_like_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client learns that the server has failed, the log why, and /metrics counts it."""
     said = io.StringIO()
@@ -234,6 +238,13 @@ def test_health_metrics_and_description(client: Client) -> None:
     assert '"TranslationRequest"' in client.get("/openapi.json")[2]
 
 
+def test_no_answer_is_kept_or_taken_for_another_kind(client: Client) -> None:
+    answers = [client.get(path) for path in ("/", "/health", "/models", "/metrics", "/openapi.json", "/none")]
+    for _, headers, _ in (*answers, client.post({"text": ""}), client.post({"text": 3})):
+        kept = [headers[key] for key in ("x-content-type-options", "referrer-policy", "cache-control")]
+        assert kept == ["nosniff", "no-referrer", "no-store"]
+
+
 def test_the_page_runs_no_script_but_its_own(client: Client) -> None:
     status, headers, page = client.get("/")
     assert status == 200
@@ -245,7 +256,7 @@ def test_the_page_runs_no_script_but_its_own(client: Client) -> None:
 
 
 def test_a_token_is_asked_for(run: Run) -> None:
-    with served(run, token="secret") as client:
+    with served(run, token="secret", host="0.0.0.0") as client:
         status, headers, answer = client.post({"text": "a"})
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
         assert answer == {"error": "the header Authorization must be: Bearer TOKEN"}
@@ -254,6 +265,7 @@ def test_a_token_is_asked_for(run: Run) -> None:
         assert client.get("/metrics")[0] == client.get("/openapi.json")[0] == 401
         assert client.get("/openapi.json", Authorization="Bearer secret")[0] == 200
         assert client.get("/health")[0] == client.get("/")[0] == 200
+        assert client.get("/health", Host="nmt.example")[0] == 200  # it is there for others
 
 
 def test_a_server_for_this_machine_has_no_other_name(run: Run) -> None:
@@ -310,29 +322,36 @@ def test_a_full_server_reads_nothing_and_the_time_for_reading_counts(
 
 
 def test_overload_timeouts_and_clients_that_leave(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on, begun = threading.Event(), threading.Semaphore(0)
+
     def slow(run: Run, lines: Sequence[str], questions: Sequence[Question]) -> list[dict[str, Any]]:
-        time.sleep(0.6)
+        begun.release()
+        assert may_go_on.wait(10)
         return answers(run, lines, questions)
 
     monkeypatch.setattr(translation, "answers", slow)
-    with served(run, queue_requests=1, timeout_seconds=0.2) as client, ThreadPoolExecutor(1) as thread:
-        late = thread.submit(client.post, {"text": "ab"})
-        time.sleep(0.1)
-        status, headers, answer = client.post({"text": "ab"})
-        assert (status, int(headers["retry-after"]) >= 1) == (503, True)
-        assert "the server is busy: 1 requests" in answer["error"]
-        status, _, answer = late.result()
+    with served(run, timeout_seconds=0.2) as client:
+        status, _, answer = client.post({"text": "ab"})
         assert (status, answer["error"][:42]) == (504, "there was no answer within 0.2 seconds; se")
-    with served(run, queue_tokens=20) as client:
+        may_go_on.set()
+    may_go_on.clear()
+    while begun.acquire(blocking=False):
+        pass
+    with served(run, queue_requests=1, queue_tokens=20) as client:
         status, _, answer = client.post({"text": ["abcdefghabcdefgh"] * 3})
         assert (status, "at most 20 may wait" in answer["error"]) == (413, True)
         with socket.create_connection(("127.0.0.1", client.port)) as leaving:
             head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             leaving.sendall(head + b'Content-Length: 13\r\n\r\n{"text": "a"}')
-            time.sleep(0.2)
-        time.sleep(0.2)
-        assert 'code="499"} 1' in client.get("/metrics")[2]
-        assert "nmt_queue_requests 0" in client.get("/metrics")[2]
+            assert begun.acquire(timeout=10)
+            status, headers, answer = client.post({"text": "ab"})
+            assert (status, int(headers["retry-after"]) >= 1) == (503, True)
+            assert "the server is busy: 1 requests" in answer["error"]
+        limit = time.monotonic() + 10
+        while 'code="499"} 1' not in client.get("/metrics")[2]:
+            assert time.monotonic() < limit
+        may_go_on.set()
+        assert client.post({"text": "ab"})[0] == 200  # the queue has its place again
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(run: Run) -> None:
@@ -381,6 +400,7 @@ def test_requests_choose_among_models_of_both_tasks(run: Run, tmp_path: Path) ->
             (404, "labels classifies texts: POST /classify"),
             (422, "model: there is no 'lagre'; the models are labels, small, large; did you mean 'large'?"),
         ]
+        assert client.post({"text": "ab", "model": "large", "n_best": 0})[0] == 422
         told = json.loads(client.get("/models")[2])["models"]
         assert [(one["model"], one["task"], one["path"]) for one in told] == [
             ("labels", "classification", "/classify"),
@@ -398,6 +418,7 @@ def test_requests_choose_among_models_of_both_tasks(run: Run, tmp_path: Path) ->
             ('model="labels",code="200"', "1"),
             ('model="small",code="200"', "2"),
             ('model="large",code="200"', "1"),
+            ('model="large",code="422"', "1"),
         ]
         assert 'nmt_sentences_total{model="small"} 18' in metrics
 
