@@ -7,6 +7,7 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from nmt import signals
 from nmt.errors import Interrupted
-from nmt.signals import SIGNALS, StopRequest, requeue_job
+from nmt.signals import AT_ONCE_SECONDS, SIGNALS, StopRequest, requeue_job, without_interrupt
 
 
 def send(number: int) -> None:
@@ -205,6 +206,35 @@ def test_the_training_of_a_tokenizer_ends_at_once() -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert shown == "stopped by SIGTERM at once; what was saved before is intact\n"
     assert time.monotonic() - start < 20
+
+
+@pytest.mark.fault(16)
+def test_an_end_after_what_was_deferred_has_its_time_from_then_on() -> None:
+    """A save may take longer than an end at once."""
+    stop = StopRequest(grace_seconds=60.0)
+    with stop.deferred():
+        first = time.monotonic() - 30.0
+        assert stop._end(first) == first + 60.0
+    assert 0.0 < stop._end(first) - time.monotonic() <= AT_ONCE_SECONDS
+    late = time.monotonic() - 58.0
+    assert stop._end(late) == late + 60.0
+
+
+def test_a_signal_of_another_kind_is_no_request() -> None:
+    """The interpreter writes the numbers of all that have a handler, such as SIGALRM."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.send(bytes([signal.SIGALRM, signal.SIGTERM]))
+        assert signals._next(reader, 10.0) == signal.SIGTERM
+        assert signals._next(reader, 0.01) == 0
+
+
+def test_ctrl_c_is_ignored_only_where_processes_start() -> None:
+    with StopRequest():
+        handler = signal.getsignal(signal.SIGINT)
+        with without_interrupt():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == handler != signal.SIG_IGN
 
 
 def test_a_signal_to_a_fork_is_its_own() -> None:

@@ -708,8 +708,20 @@ def test_the_fingerprint_stands_for_what_decides_the_weights() -> None:
     assert {fingerprint(cfg) for cfg in same} == {fingerprint(config())}
     auto = config("trainer.batch_tokens=auto")
     assert fingerprint(with_batch_tokens(auto, 768)) == fingerprint(auto) != fingerprint(config())
-    others = [config("seed=2"), config("trainer.max_steps=7"), config("schedule=constant")]
-    assert len({fingerprint(cfg) for cfg in [config(), *others]}) == 4
+    others = [
+        "seed=2",
+        "trainer.max_steps=7",
+        "schedule=constant",
+        "trainer.accumulate=2",
+        "model.dropout=0.3",
+    ]
+    others += [
+        "data.max_tokens=9",
+        "tokenizer.vocab_size=99",
+        "optimizer.weight_decay=0.3",
+        "objective=r_drop",
+    ]
+    assert len({fingerprint(cfg) for cfg in [config(), *map(config, others)]}) == 10
     assert len(fingerprint(config())) == 8
 
 

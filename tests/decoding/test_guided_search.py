@@ -282,7 +282,7 @@ WORDS: dict[str, Any] = {"word_parts": [20], "word_ends": [6, 8, 9, 19]}
 WISHES = [
     Wish(must=[[[7, 8]], [[9]]], **WORDS),
     Wish(),
-    Wish(prefix=[10, 11], rest=[{12: 1, 13: 2}, {14: 2}]),
+    Wish(prefix=[10, 11], rest=[{12: 1, 13: 2}, {14: 2}], num_given=1),
     Wish(avoid=[[5], [6, 7]]),
     Wish(prefix=[9], must=[[[4, 5, 6], [19]]], avoid=[[8]], **WORDS),
     Wish(),

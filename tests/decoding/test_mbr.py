@@ -56,10 +56,13 @@ FOUND = ["the cat sat", "a dog", "the cat sits", "the cat sat", "the bat sat", "
 
 @pytest.mark.parametrize("weights", ReferenceWeights)
 def test_the_choice_by_hand(weights: ReferenceWeights) -> None:
-    log_probs = [-1.0, -0.5, -3.0, -1.0, -4.0, -4.0, -4.0]
+    """What was found again weighs as its likeliest tokens."""
+    log_probs = [-1.0, -0.5, -3.0, -2.0, -4.0, -6.0, -5.0]
     cfg = MBRConfig(n_best=9, num_samples=9, reference_weights=weights)
     found = rank(hypotheses(log_probs), FOUND, cfg)
-    references = dict(zip(FOUND, log_probs, strict=True))
+    references = {
+        text: max(x for one, x in zip(FOUND, log_probs, strict=True) if one == text) for text in FOUND
+    }
     shares = {text: FOUND.count(text) for text in references}
     if weights is ReferenceWeights.probability:
         shares = {text: 2.718281828459045**log_prob for text, log_prob in references.items()}

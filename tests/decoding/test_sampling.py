@@ -155,16 +155,18 @@ def test_samples_are_a_function_of_the_seed(model: TranslationModel) -> None:
 
 @torch.inference_mode()
 def test_scores_are_those_of_the_model(model: TranslationModel) -> None:
+    """A token that is given costs nothing, and counts in no length."""
     mask = SRC != PAD_ID
-    for cfg in (CFG, replace(CFG, temperature=0.3, top_k=5)):
-        for b, found in enumerate(sample(model, SRC, mask, cfg)):
+    for cfg, given in ((CFG, 0), (replace(CFG, temperature=0.3, top_k=5), 0), (CFG, 1)):
+        wishes = [Wish([5] * given, num_given=given)] * len(SRC)
+        for b, found in enumerate(sample(model, SRC, mask, cfg, wishes)):
             assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
             for h in found:
                 tgt_in = torch.tensor([[BOS_ID, *h.ids]])
                 logits = model.project(model(SRC[b : b + 1], mask[b : b + 1], tgt_in))[0]
                 picked = logits.log_softmax(-1)[torch.arange(len(h.ids) + 1), [*h.ids, EOS_ID]]
-                assert h.log_prob == pytest.approx(float(picked.sum()), abs=1e-4)
-                assert h.score == pytest.approx(h.log_prob / (len(h.ids) + 1))
+                assert h.log_prob == pytest.approx(float(picked[given:].sum()), abs=1e-4)
+                assert h.score == pytest.approx(h.log_prob / (len(h.ids) + 1 - given))
 
 
 @torch.inference_mode()
