@@ -62,7 +62,9 @@ def test_an_epoch_has_every_pair_once_in_an_order_of_its_own(tmp_path: Path) -> 
 def test_a_part_is_a_pure_function_of_its_number() -> None:
     pairs = corpus(1003)
     wanted = parts(epochs_of([pairs], [1.0], seed=1)(2))
-    for number in (7, 3, 10):
+    asked = epochs_of([pairs], [1.0], seed=1)(2)  # which reads ahead what may not be asked for next
+    for number in (7, 3, 10, 3):
+        assert numbers(asked.part(number)) == wanted[number]
         assert numbers(epochs_of([pairs], [1.0], seed=1)(2).part(number)) == wanted[number]
     assert parts(epochs_of([pairs], [1.0], seed=2)(2)) != wanted
 
@@ -107,6 +109,18 @@ def test_corpora_keep_their_shares_in_every_part() -> None:
     assert not any(2000 <= number < 3000 for number in counts)
     rare = chain(*parts(epochs_of([large, small], [0.9999, 0.0001], seed=1)(1)))
     assert sum(number >= 1000 for number in rare) == 1
+
+
+def test_each_pass_over_each_corpus_draws_anew_and_keeps_the_order_of_a_small_one() -> None:
+    """Two corpora of one size, each read twice in six parts: the second pass begins with the fourth."""
+    found = parts(epochs_of([corpus(150), corpus(150, 1000)], [1.0, 1.0], seed=1)(1))
+    one, two = (
+        [[n - first for n in part if n // 1000 == first // 1000] for part in found] for first in (0, 1000)
+    )
+    assert [len(part) for part in (*one, *two)] == [50] * 12
+    assert one[:3] != one[3:]
+    assert one[:3] != two[:3]
+    assert all(part == sorted(part) for part in (*one, *two))
 
 
 def test_long_pairs_make_more_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.data.augment.augmentation import Augmentation
 from nmt.data.batches import encode
 from nmt.data.batches.encode import (
     Chunks,
@@ -27,6 +28,7 @@ from nmt.data.batches.encode import (
 )
 from nmt.data.cleaning.filters import FilterReport
 from nmt.data.encoded_pairs import EncodedPairs, FileIds, RaggedIds, joined, windows
+from nmt.data.modifiers import parsed
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
@@ -262,6 +264,19 @@ def test_sampled_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
     same = ParallelText(TEXT.src, TEXT.src)
     pairs, _ = sample_pairs(lambda: iter([same]), LineEncoder(TOKENIZER, EncodingOptions(), 0.02, 1, 1))
     assert any(src != tgt for src, tgt in as_lists(pairs))  # the sides draw differently
+
+
+def test_modified_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
+    typos = Augmentation(tuple(parsed("data.augment", [{"name": "typos", "rate": 0.5}])), ("en", "de"))
+
+    def sources(seed: int, epoch: int) -> list[list[int]]:
+        encoder = LineEncoder(TOKENIZER, seed=seed, epoch=epoch, augmentation=typos)
+        return [src for src, _ in as_lists(sample_pairs(chunks, encoder)[0])]
+
+    first = sources(1, 1)
+    assert sources(1, 1) == first
+    assert sources(1, 2) != first
+    assert sources(2, 1) != first
 
 
 @pytest.mark.fault(6, 25)

@@ -35,7 +35,7 @@ class Source:
     def chunks(self) -> Iterator[ParallelText]:
         self.passes += 1
         for first in range(0, len(self.text), 3):
-            yield ParallelText(self.text.src[first : first + 3], self.text.tgt[first : first + 3])
+            yield self.text.part(slice(first, first + 3))
 
 
 def text_of(*sources: Source, shares: tuple[float, ...] = (1.0,)) -> StreamedText:
@@ -156,6 +156,10 @@ def test_the_digest_of_a_buffer_tells_all_text_up_to_its_end() -> None:
     other = Source("a", 10)
     other.text.tgt[9] = "a00"  # in the third buffer
     assert digests(other, 1) == [one, two]
+    weighted = [Source("a", 10), Source("a", 10)]
+    for source, weight in zip(weighted, (0.5, 0.25), strict=True):
+        source.text.weights[:] = [weight, *[1.0] * 9]
+    assert len({one, *(digests(source, 1)[0] for source in weighted)}) == 3
 
 
 def test_nothing_is_read_after_the_end() -> None:
