@@ -33,9 +33,8 @@ def make(step: int, fill: float | None = None) -> Checkpoint:
     """Return a small checkpoint whose content depends on `fill`, or on its step."""
     value = float(step) if fill is None else fill
     model = {"weight": torch.full((2, 3), value), "count": torch.tensor(step)}
-    return Checkpoint(
-        step, model, {"0.exp_avg": torch.full((2, 3), value / 2)}, {"fill": value, "epoch": [1, 2]}
-    )
+    state = {"fill": value, "epoch": [1, 2], **TrainState(step=step).to_store()}
+    return Checkpoint(step, model, {"0.exp_avg": torch.full((2, 3), value / 2)}, state)
 
 
 def silent(message: str) -> None:
@@ -753,6 +752,10 @@ def test_average_round_trip(three: CheckpointStore) -> None:
     flip(three.directory / "average" / "model.safetensors")
     with pytest.raises(UserError, match=r"average is damaged: model.safetensors does not match its SHA-256"):
         three.load_average()
+    for state in (b"{}", b'{"steps": []}', b'{"steps": [20, "30"]}'):
+        replace_and_seal(three.directory / "average" / "state.json", state)
+        with pytest.raises(UserError, match=r"average is damaged: state.json names no steps"):
+            three.load_average()
 
 
 @pytest.mark.fault(9, 10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -11,18 +9,14 @@ from nmt.data.batches import blocks
 from nmt.data.batches.blocks import epochs_of
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.errors import TrainingStopped, UserError
-from nmt.signals import StopRequest
-from nmt.training.tracking.configs import TrackingConfig
-from nmt.training.tracking.sinks import TrackedRun, Tracker
 from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer
-from tests.training.test_recovery import Faulty
-
-Factory = Callable[..., Trainer]
+from tests.training.test_recovery import Faulty, metrics_of
+from tests.training.test_trainer import Factory, fit
 
 
 @pytest.fixture
-def parted(trainer: Factory, pairs: EncodedPairs, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trainer]:
+def parted(trainer: Factory, pairs: EncodedPairs, monkeypatch: pytest.MonkeyPatch) -> Factory:
     """Return a function that returns a trainer whose epochs have three parts."""
     size = len(pairs)
     for name, value in (("LARGE_PAIRS", size - 1), ("BLOCK_PAIRS", 4), ("PART_PAIRS", -(-size // 3))):
@@ -37,11 +31,6 @@ def parted(trainer: Factory, pairs: EncodedPairs, monkeypatch: pytest.MonkeyPatc
     return build
 
 
-def fit(made: Trainer) -> TrainState:
-    with Tracker(TrackedRun(made.store.directory.parent), TrackingConfig(sinks=[])) as tracker:
-        return made.fit(tracker, StopRequest())
-
-
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_an_epoch_in_parts_uses_every_token_once(
     parted: Factory, pairs: EncodedPairs, accumulate: int
@@ -49,6 +38,17 @@ def test_an_epoch_in_parts_uses_every_token_once(
     train_state = fit(parted(max_steps=None, max_epochs=2, accumulate=accumulate))
     assert train_state.tokens == 2 * int(pairs.tgt_lengths.sum())
     assert (train_state.epoch, train_state.part, train_state.batch) == (3, 0, 0)
+
+
+def test_each_part_is_its_share_of_an_epoch(parted: Factory) -> None:
+    plan, made = parted("plan"), parted(max_steps=None, max_epochs=1)
+    of_epoch, sizes = plan.epochs.pairs_of_epoch(1, 0), list[int]()
+    for part in range(3):
+        plan.train_state.part = part
+        sizes.append(len(plan.plan(of_epoch.part(part))))
+    fit(made)
+    expected = [(part + (batch + 1) / size) / 3 for part, size in enumerate(sizes) for batch in range(size)]
+    assert [line["train/epoch"] for line in metrics_of(made)] == pytest.approx(expected)
 
 
 @pytest.mark.fault(20)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,22 @@ from nmt.config.roots import TrainConfig
 from nmt.data.batches.batching import Batch, collate
 from nmt.data.encoded_pairs import EncodedPairs
 from nmt.data.tokens.tokenizer import Tokenizer
-from nmt.errors import TrainingStopped
+from nmt.errors import TrainingStopped, UserError
 from nmt.files import read_json
 from nmt.models.base import TranslationModel
 from nmt.runs.opened import initial_model
 from nmt.runtime_config import Precision
+from nmt.training.checkpoint import CheckpointStore
 from nmt.training.objectives.configs import OBJECTIVES, CrossEntropyConfig
 from nmt.training.objectives.objective import CrossEntropy, LossModule
 from nmt.training.optimizers.schedule_configs import ConstantConfig, NoamConfig
-from nmt.training.recovery import RolledBack, diverges, watched
+from nmt.training.recovery import RolledBack, diverges, go_back, watched
+from nmt.training.train_state import TrainState
 from nmt.training.trainer import Trainer
 from nmt.training.trainer_config import OnNonfinite
 from tests.training.objectives.test_objective import Silent, Sums, train
-from tests.training.test_trainer import Factory, fit
+from tests.training.test_checkpoint import crash_everywhere
+from tests.training.test_trainer import Factory, assert_same, fit, killed_after
 
 
 class Faulty(CrossEntropy):
@@ -248,6 +253,7 @@ def test_rollback_goes_on_behind_the_fault(trainer: Factory, pairs: EncodedPairs
     assert first.store.steps() == [2, 4]
     second = resumed(build())
     assert (second.train_state.step, second.train_state.batch, second.train_state.rollbacks) == (4, 6, 1)
+    assert second.train_state.seconds == first.train_state.seconds  # those of steps 5 and 6 were spent
     trained_on = plan[:4] + plan[6:9]
     straight = build(folder="straight")
     straight.gradients.has_tried = True
@@ -266,6 +272,23 @@ def test_rollback_goes_on_behind_the_fault(trainer: Factory, pairs: EncodedPairs
     last = resumed(build(folder="interrupted"))
     fit(last)
     assert torch.equal(all_weights(last), all_weights(straight))
+
+
+@pytest.mark.fault(2, 20)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_crash_at_any_call_of_a_rollback_leaves_the_checkpoint_to_go_back_to(tmp_path: Path) -> None:
+    """It is the newest, or a later one is as long as the return is not counted."""
+    seen = set()
+
+    def check(store: CheckpointStore) -> None:
+        rollbacks = TrainState.stored_in(store.load(10).state).rollbacks
+        newest = store.latest(pytest.fail)
+        assert newest is not None
+        assert newest.step == 10 or (newest.step == 20 and not rollbacks)
+        seen.add(rollbacks)
+
+    assert crash_everywhere(tmp_path, lambda store: go_back(store, 10, TrainState(step=25)), check) > 40
+    assert seen == {0, 1}
 
 
 @pytest.mark.fault(20)
@@ -334,35 +357,52 @@ def test_what_explodes_and_what_does_not() -> None:
 
 @pytest.mark.fault(7)
 def test_a_training_in_fp16_goes_on_exactly(trainer: Factory) -> None:
-    """Weights, moments, loss scale and learning rates, over an overflow after the checkpoint."""
-    fields: dict[str, Any] = {
-        "precision": Precision.fp16,
-        "dropout": 0.3,
-        "max_steps": 6,
-        "log_every_steps": 1,
-    }
-    fields |= {"schedule": NoamConfig(factor=0.1, warmup_steps=4)}
+    """Weights, moments, loss scale and learning rates, over an overflow after the kill.
 
-    def overflowing(folder: str, **changed: Any) -> Trainer:
-        made = trainer(folder=folder, objective=Faulty(4, factor=1e30), **fields | changed)
+    The best score is that of step 2; two of the three validations that end the patience follow the kill.
+    """
+    fields: dict[str, Any] = {"precision": Precision.fp16, "dropout": 0.3, "max_steps": 100, "patience": 3}
+    fields |= {"schedule": NoamConfig(factor=0.1, warmup_steps=4), "eval_every_steps": 2}
+    fields |= {"save_every_steps": 1}
+    scores = {2: 5.0, 4: 4.0, 6: 4.5, 8: 1.0}
+
+    def overflowing(folder: str) -> Trainer:
+        made = trainer(folder=folder, objective=Faulty(6, factor=1e30), **fields)
         made.amp_step.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+        made.validate = lambda step: {"valid/bleu": scores[step], "valid/loss": 9.0 - scores[step]}
         return made
 
-    straight, first = overflowing("straight"), overflowing("run", max_steps=3)
-    fit(straight)
-    fit(first)
+    straight = overflowing("straight")
+    assert fit(straight).step == 8
+    killed_after(5, overflowing("run"))
     second = resumed(overflowing("run"))
-    fit(second)
+    assert (second.train_state.step, second.train_state.validations_without_gain) == (5, 1)
+    assert fit(second).best_steps()[0] == 2
     assert straight.amp_step.scaler.state_dict() == second.amp_step.scaler.state_dict()
-    tensors = [made.parallel_model.tensors(made.amp_step.optimizer) for made in (straight, second)]
-    torch.testing.assert_close(*tensors, rtol=0, atol=0)
+    assert_same(second, straight)
     lines = [metrics_of(made) for made in (straight, second)]
     rates, scales = (
         [[line[f"train/{name}"] for line in of_run] for of_run in lines] for name in ("lr", "loss_scale")
     )
     assert rates[0] == rates[1]
     assert scales[0] == scales[1]
-    assert scales[0] == [2.0**exponent for exponent in (10, 11, 11, 10, 10, 11)]
+    assert scales[0] == [2.0**exponent for exponent in (10, 11, 11, 12, 12, 11, 11, 12)]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda stored: [2.0], lambda stored: {"scale": 2.0}, lambda stored: stored | {"scale": "much"}],
+)
+def test_a_loss_scale_that_is_none_is_refused(
+    trainer: Factory, damaged: Callable[[dict[str, Any]], object]
+) -> None:
+    made = trainer(precision=Precision.fp16, max_steps=1)
+    made.amp_step.scaler = torch.amp.GradScaler("cpu")
+    fit(made)
+    checkpoint = made.store.load(1)
+    checkpoint.state["scaler"] = damaged(checkpoint.state["scaler"])
+    with pytest.raises(UserError, match=r"^state.json of the checkpoint has no loss scale of this"):
+        made.resume(checkpoint)
 
 
 @pytest.mark.fault(20)
