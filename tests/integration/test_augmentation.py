@@ -56,12 +56,12 @@ def test_a_resumed_run_sees_the_modified_pairs_of_one_left_alone(
         assert main(["train", f"run={tmp_path / 'run'}", *TOY, *more, f"trainer.max_steps={steps}"]) == 0
     model = "checkpoints/step_00000004/model.safetensors"
     assert (tmp_path / "run" / model).read_bytes() == (straight / model).read_bytes()
-    done = [
-        line.partition("modified for epoch")[2]
-        for line in (straight / "train.log").read_text().splitlines()
-        if "modified for epoch" in line
-    ]
-    assert more or len(done) == len(set(done)) > 1
+    log = (straight / "train.log").read_text()
+    told = re.findall(
+        r"buffer (\d+): 7 pairs read" if more else r"modified for epoch (\d+): 10 pairs read", log
+    )
+    assert [int(number) for number in told] == [*range(1, len(told) + 1)]
+    assert len(told) > 1
 
 
 def test_one_corpus_alone_is_modified_and_has_a_domain(

@@ -173,6 +173,21 @@ def test_pairs_are_compared_with_a_copy_where_no_checkpoint_is_left(tmp_path: Pa
     assert run.kept_text(Split.test, data) == others
 
 
+def test_a_copy_with_fewer_references_takes_the_place_of_one_with_more(tmp_path: Path) -> None:
+    """Of the data and of `sets`, each split for itself."""
+    run, data = RunDirectory(tmp_path / "run"), config().data
+    run.claim(config())
+    several = ParallelText(["a"], ["b"], [["c"], ["d"]])
+    for name in ("", "news"):
+        run.keep_set(name, Split.validation, several, data)
+    for text in (several, ParallelText(["a"], ["b"], [["e"]]), ParallelText(["a"], ["b"])):
+        run.keep_text(Split.test, text, data)
+        run.keep_set("news", Split.test, text, data)
+        assert run.kept_text(Split.test, data) == run.kept_text(Split.test, data, "news") == text
+    for name in ("", "news"):
+        assert run.kept_text(Split.validation, data, name) == several
+
+
 def test_the_number_format_of_a_training_on_cpu_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from nmt.translation.evaluate import Scores
 from nmt.verbs import VERBS
 from tests.runs.test_tuning import CPU, TRIED, scores_of
 from tests.runs.untrained import untrained
+from tests.training.objectives.test_objective import train as fit
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,19 @@ def test_the_weights_that_are_averaged_are_scored_with_the_tuned_search(
     assert loaded == ["2", "average", "average"]  # by its name: `final` is no average before the end
     best = max(scores_of(told, "chrf").values())
     assert round(results["validation"]["chrf"], 2) == best != round(results["compared"]["average"], 2)
+
+
+@pytest.mark.fault(25)
+def test_the_same_seed_gives_the_same_weights_and_another_one_others(tmp_path: Path) -> None:
+    """After an update that draws dropout and the order of the pairs."""
+
+    def weights(name: str, seed: int) -> bytes:
+        fit(tmp_path / name, f"seed={seed}", "model.dropout=0.3", "trainer.max_steps=1", "decoding=greedy")
+        return (tmp_path / name / "checkpoints/step_00000001/model.safetensors").read_bytes()
+
+    first = weights("first", 1)
+    assert weights("again", 1) == first
+    assert weights("other", 2) != first
 
 
 @pytest.mark.parametrize(("clip_norm", "clip_value"), [(0.5, 0.0), (0.0, 0.01)])
