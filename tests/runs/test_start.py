@@ -17,8 +17,10 @@ from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.files import read_json
 from nmt.runs.checkpoint_names import identify_checkpoint
+from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.start import _Rows, opened_start
+from nmt.training.adapting.configs import LoraConfig
 from nmt.verbs import VERBS
 from tests.runs.untrained import CLASSIFIER, untrained
 
@@ -223,6 +225,24 @@ def test_a_start_without_its_tags_is_told_how_to_give_them(
     with pytest.raises(UserError) as error:
         told("data=toy")
     assert str(error.value).endswith(f"data.target_tags=true, but there are none; {way}")
+
+
+def test_an_optimizer_that_cannot_go_on_is_refused(tmp_path: Path) -> None:
+    """Of an average, and of a run of few weights."""
+    averaged, adapted = (untrained(tmp_path / name, "trainer.average=1") for name in ("averaged", "adapted"))
+    store = RunDirectory(averaged).checkpoints
+    store.save_average(store.average([7]), [7])
+    save_config(
+        dataclasses.replace(load_config(adapted / "config.yaml"), adapt=LoraConfig()), adapted / "config.yaml"
+    )
+    for run, told in (
+        (averaged, "an average of checkpoints, which has no optimizer; set init.checkpoint=best or last"),
+        (adapted, "with adapt=lora, and its optimizer knows nothing but the few weights that learnt there"),
+    ):
+        keys = ["data=toy", f"init={run}", "init.optimizer=keep"]
+        (composed,) = compose(VERBS["train"], keys)
+        with pytest.raises(UserError, match=f"^init.optimizer=keep: {run} .* {told}"):
+            opened_start(composed.to_config(TrainConfig))
 
 
 def test_what_an_optimizer_keeps_of_columns_has_no_rows_of_a_vocabulary() -> None:
