@@ -37,7 +37,6 @@ from nmt.verbs import VERBS
 from tests.comparison.made import made_run
 
 Planned = Callable[..., Sweep]
-fault = pytest.mark.fault
 OF_TEXT = ("model=gpt", "data.tgt=en", "data.train=a", "data.validation=b")
 
 
@@ -251,7 +250,7 @@ def test_trials_on_other_data_are_averaged_apart_and_named(
     assert "other data" not in capfd.readouterr().out
 
 
-@fault(34)
+@pytest.mark.fault(34)
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_whatever_ends_a_trial_ends_no_other(
     parallel: int, planned: Planned, capfd: pytest.CaptureFixture[str], tmp_path: Path
@@ -295,7 +294,7 @@ def test_whatever_ends_a_trial_ends_no_other(
         assert list(stored("state").values()) == ["done"] * 2 + ["failed"] * 4
 
 
-@fault(34)
+@pytest.mark.fault(34)
 def test_a_bug_and_a_segmentation_fault_have_their_reasons(
     planned: Planned, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,7 +339,7 @@ def runs(pid: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-@fault(18)
+@pytest.mark.fault(18)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_trials_save_starts_no_other_and_shows_the_table(
     number: signal.Signals, planned: Planned, capfd: pytest.CaptureFixture[str], tmp_path: Path
@@ -417,7 +416,7 @@ def test_a_sweep_of_other_settings_is_refused_before_a_trial(planned: Planned) -
     assert Path("sweep/sweep.json").read_text() == before
 
 
-@fault(34)
+@pytest.mark.fault(34)
 def test_a_killed_sweep_leaves_no_trial_behind_loses_none_and_goes_on_when_they_have_saved(
     planned: Planned, tmp_path: Path
 ) -> None:
