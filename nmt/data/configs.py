@@ -6,6 +6,7 @@ between them.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,6 @@ from nmt.checks import at_least, not_negative, within
 from nmt.data import filter_table, fixer_table, modifiers
 from nmt.data.modifiers import ModifierConfig
 from nmt.data.parallel_text import MAX_SHOWN_CHARS, ParallelText, Split, known_weight
-from nmt.data.text.scripts import language_of
 from nmt.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -306,8 +306,8 @@ class TableConfig(DataConfig, ABC):
     def missing_column(self, column: str, where: str, columns: list[str]) -> UserError:
         """Return the error for a `column` that `where` lacks; `columns` are there."""
         key, remedy = self.key_of(column)
-        language = language_of(column)  # pt of pt-BR
-        near = [name for name in columns if language_of(name.rpartition(".")[2]) == language]
+        language = re.split("[-_]", column)[0]  # pt of pt-BR
+        near = [name for name in columns if re.split("[-_]", name.rpartition(".")[2])[0] == language]
         hint = suggest(near[0], near) if len(near) == 1 else suggest(column, columns[:MAX_SHOWN_COLUMNS])
         return UserError(
             f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
