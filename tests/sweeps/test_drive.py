@@ -448,7 +448,7 @@ def test_a_killed_sweep_leaves_no_trial_behind_loses_none_and_goes_on_when_they_
 
 
 def test_the_cost_of_a_trial_is_that_of_all_attempts(planned: Planned) -> None:
-    assert sweep(planned(1), lambda trial: {}["a bug"], report) == 3
+    assert sweep(planned(1), lambda trial: dict[str, Any]()["a bug"], report) == 3
     table = json.loads(Path("sweep/sweep.json").read_text())
     costs = {"seconds": 100.0, "cpu_seconds": 200.0, "gpu_seconds": 300.0}
     table["trials"][0] |= costs

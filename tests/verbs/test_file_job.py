@@ -269,7 +269,7 @@ def test_an_interrupted_job_goes_on_and_ends_with_the_same_bytes(
 @pytest.mark.usefixtures("forks")
 @pytest.mark.fault(5, 23)
 def test_a_job_whose_worker_was_killed_goes_on_with_two(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = b"".join(b"abcdefgh"[: 1 + i % 8] + b" a\n" for i in range(15))
     (tmp_path / "in").write_bytes(text)
@@ -297,6 +297,7 @@ def test_a_job_whose_worker_was_killed_goes_on_with_two(
 
     monkeypatch.setattr(Job, "finish", finish)
     answer_file(config(run, tmp_path, workers=2), TRANSLATION)
+    assert "workers: 2 on cpu, " in capfd.readouterr().err
     assert (tmp_path / "out").read_bytes() == streamed(run, text, chunk=4)
 
 
