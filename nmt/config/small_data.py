@@ -203,6 +203,7 @@ _ALSO_READ = (
     "tokenizer.symbols",
     "tokenizer.joint",
     "tokenizer.byte_fallback",
+    "task",
     "data.max_tokens",
     "trainer.accumulate",
 )
@@ -276,11 +277,13 @@ def _distinct(side: SideCensus) -> int:
 def _normalization(counts: Census, known: Mapping[str, Any]) -> Setting:
     """Return how text is normalised: not at all where that would rewrite the targets."""
     key, usual, rewritten = "tokenizer.normalization", Normalization.nmt_nfkc.value, counts.tgt.rewritten
+    if known.get("task") is Task.classification:
+        return Setting(key, usual, "targets are labels, which are not normalised")
     if path := known.get("tokenizer.path"):
         return Setting(key, usual, f"tokenizer.path={path} is trained already")
     if rewritten <= REWRITTEN * counts.pairs:
         return Setting(key, usual, "one form for each character, as is usual")
-    why = f"{usual} rewrites {rewritten:,} target lines, which the model could then not write as they are"
+    why = f"{usual} rewrites {rewritten:,} target lines, which a model then could not write as they are"
     return Setting(key, Normalization.identity.value, why)
 
 
@@ -309,7 +312,7 @@ def _regularisation(scarcity: float, passes: float) -> Iterator[Setting]:
     """Yield what keeps a model from learning pairs by heart."""
     rest = "0.05 more for a tenth of the words (Atrio and Popescu-Belis 2022)"
     wanted, most = _step(0.3 + 0.05 * scarcity, 0.2, 0.4), _step(DROPOUT_OF_A_PASS * passes, 0.05, 0.4)
-    few = f"as much as {_rounded(passes)} passes need (docs/records.md)"
+    few = f"{DROPOUT_OF_A_PASS} for each of about {passes:.1f} passes over the data (docs/records.md)"
     why = few if most < wanted else f"0.3 at 29,000 pairs, {rest}"
     yield Setting("model.dropout", min(wanted, most), why)
     smoothing = _step(0.1 + 0.05 * scarcity, 0.1, 0.2)

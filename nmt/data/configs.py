@@ -308,7 +308,8 @@ class TableConfig(DataConfig, ABC):
         key, remedy = self.key_of(column)
         language = re.split("[-_]", column)[0]  # pt of pt-BR
         near = [name for name in columns if re.split("[-_]", name.rpartition(".")[2])[0] == language]
-        hint = suggest(near[0], near) if len(near) == 1 else suggest(column, columns[:MAX_SHOWN_COLUMNS])
+        is_language = column in (self.src, self.tgt) and len(near) == 1
+        hint = suggest(near[0], near) if is_language else suggest(column, columns[:MAX_SHOWN_COLUMNS])
         return UserError(
             f"{self.key_prefix}.{key}={getattr(self, key)}: {where} has no column {column!r}, "
             f"only {shown(columns)}{hint}; set {remedy}"

@@ -26,6 +26,8 @@ from nmt.translation.evaluate import Scores, languages_asked_for
 
 MOST_LONGER = 0.005
 """Share of references that may be longer than a translation without a warning."""
+FEWEST_LONGER = 4
+"""Number of references that may, however few there are."""
 LONGEST_WORD = 20
 """Characters of a word, in the mean, beyond which a script has no spaces between words."""
 
@@ -83,7 +85,7 @@ def validator(
     text = evaluation_text(run, cfg, cfg.data, Split.validation)
     evaluation = Evaluation(trained, text, tracker.message)
     _require_languages(evaluation.some(search.num_pairs), cfg)
-    for doubt in _doubts(evaluation):
+    for doubt in _doubts(evaluation, search.decoding):
         tracker.message(f"warning: {doubt}")
     sets = SetEvaluations(trained, run, Split.validation, tracker.message)
 
@@ -106,19 +108,20 @@ def validator(
     return validate
 
 
-def _doubts(evaluation: Evaluation) -> Iterator[str]:
+def _doubts(evaluation: Evaluation, decoding: DecodingConfig) -> Iterator[str]:
     """Yield why the scores of translations will tell little, whatever the model learns."""
     cfg, pairs, lines = evaluation.trained.cfg, evaluation.pairs, evaluation.text.tgt
     if cfg.task is not Task.translation or not lines:
         return
-    most = pairs.src_lengths * cfg.decoding.max_length_ratio + cfg.decoding.max_length_offset
-    if (longer := int((pairs.tgt_lengths > most).sum())) > MOST_LONGER * len(pairs):
+    ratio, offset = decoding.max_length_ratio, decoding.max_length_offset
+    longer = int((pairs.tgt_lengths > pairs.src_lengths * ratio + offset).sum())
+    if longer > max(MOST_LONGER * len(pairs), FEWEST_LONGER) and not decoding.has_minimum:
         yield (
             f"{longer:,} of {len(pairs):,} validation references are longer than a translation may be, which "
-            f"has decoding.max_length_ratio={cfg.decoding.max_length_ratio:g} times the tokens of the source "
-            f"and decoding.max_length_offset={cfg.decoding.max_length_offset} more; raise one of them"
+            f"has decoding.max_length_ratio={ratio:g} times the tokens of the source and "
+            f"decoding.max_length_offset={offset} more; raise one of them"
         )
-    if "bleu" in cfg.metrics and cfg.scoring.tokenize is None and cfg.trainer.best_metric != "loss":
+    if "bleu" in cfg.metrics and cfg.scoring.tokenize is None:
         words = sum(len(line.split()) for line in lines)
         scorer: Any = SCORERS["bleu"](cfg.data.scored_language, cfg.scoring)
         if sum(map(len, lines)) > LONGEST_WORD * words and scorer.tokenizer.signature() == "13a":

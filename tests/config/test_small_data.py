@@ -200,6 +200,9 @@ def test_targets_that_normalising_rewrites_are_left_alone(unread: None) -> None:
     pairs.tgt = dataclasses.replace(pairs.tgt, rewritten=11)
     assert chosen(pairs)["tokenizer.normalization"] == "identity"
     assert chosen(pairs, "tokenizer.path=a.model")["tokenizer.normalization"] == "nmt_nfkc"
+    files = ("data.train=a.tsv", "data.validation=b.tsv", "data.test=c.tsv")
+    labels = ("task=classification", "data=labels", "model=encoder", *files)
+    assert chosen(pairs, *labels)["tokenizer.normalization"] == "nmt_nfkc"
     pairs.dropped = 500
     cfg = recipe().cfg
     first, *_ = remarks(pairs, cfg, settings_for(pairs, cfg))

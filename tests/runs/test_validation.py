@@ -49,21 +49,22 @@ def test_references_that_no_score_can_do_justice_are_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told(name: str, targets: list[str], *overrides: str) -> str:
-        path = untrained(tmp_path / name, *overrides, lines=["ab c"] * 4, tgt=targets)
+        path = untrained(tmp_path / name, *overrides, lines=["ab c"] * 8, tgt=targets)
         run = open_run(path, runtime_cfg=RuntimeConfig(device="cpu"))
         sinks = TrackingConfig(sinks=["display"])
         with Tracker(TrackedRun(path), sinks) as tracker:
             validator(run, run.directory, tracker)
         return capsys.readouterr().err
 
-    usual = ["ab c"] * 4
+    usual = ["ab c"] * 8
     assert "warning" not in told("usual", usual)
     assert (
-        "warning: 1 of 4 validation references are longer than a translation may be, which has "
+        "warning: 5 of 6 validation references are longer than a translation may be, which has "
         "decoding.max_length_ratio=1 times the tokens of the source and decoding.max_length_offset=3 more; "
         "raise one of them\n"
-    ) in told("long", [*usual[1:], "abc" * 9], "decoding.max_length_ratio=1")
-    joined = ["abc" * 20] * 4
+    ) in told("long", [*["abc" * 9] * 5, *usual[5:]], "decoding.max_length_ratio=1")
+    assert "warning" not in told("few", [*["abc" * 9] * 4, *usual[4:]], "decoding.max_length_ratio=1")
+    joined = ["abc" * 20] * 8
     assert "hardly any spaces, but BLEU counts words between them; set scoring.tokenize=char" in told(
         "joined", joined
     )

@@ -150,7 +150,7 @@ def test_moments_that_do_not_fit_are_told_of_in_any_way_to_a_batch(
 
     with monkeypatch.context() as patched:
         patched.setattr(torch, "zeros_like", exhausted)
-        patched.setattr(torch, "empty_like", lambda x: exhausted(x, memory_format=None))
+        patched.setattr(gradients_module, "reserved", lambda *of: exhausted(*of, memory_format=None))
         log: list[str] = []
         made = trainer(batch_tokens="auto", auto_batch_tokens=16)
         assert made.find_batch_tokens(log.append) == 256

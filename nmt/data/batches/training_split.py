@@ -47,6 +47,7 @@ from nmt.data.tokens.tokenizer_training import (
     Case,
     Normalization,
     TokenizerConfig,
+    TokenizerKind,
     moses_versions,
     prepare_lines,
     punctuated,
@@ -64,6 +65,10 @@ MAX_COPIES = 0.2
 """Largest share of pairs with the same text on both sides that is nothing to warn of."""
 MOST_CHANGED = 0.01
 """Share of target lines that a tokenizer that was trained may write otherwise without a warning."""
+FEWEST_CHANGED = 4
+"""Number of lines that it may, however few there are."""
+UNKNOWN = "\u2047"
+"""What SentencePiece writes for a piece that stands for no known character."""
 MOST_TRIED = 1000
 """Lines on which a tokenizer that is ready is tried."""
 BREAKS = {"CR": "\r", "U+0085": "\x85", "U+2028": "\u2028", "U+2029": "\u2029"}
@@ -274,7 +279,7 @@ def prepare(
     if not Tokenizer.exists(run.path):
         made = _first_tokenizer(cfg, tokenizer, training, inherited, seed, log)
         remarks = ready_remarks if tokenizer.path else trained_remarks
-        for line in remarks(made, scored_on["validation"].tgt):
+        for line in remarks(made, scored_on["validation"].tgt) if inherited is None else ():
             log(line)
         made.save(run.path)
     trained = Tokenizer.load(tokenizer, run.path)
@@ -330,14 +335,23 @@ def ready_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
 
 
 def trained_remarks(tokenizer: Tokenizer, lines: Sequence[str]) -> Iterator[str]:
-    """Yield what a person should know about a tokenizer that was trained, tried on target lines."""
+    """Yield what a person should know about a tokenizer that was trained, tried on target lines.
+
+    Unknown words of `tokenizer=word`, and capitals where they are folded, are what the config asks for.
+    """
+    cfg = tokenizer.cfg
+    if cfg.kind is TokenizerKind.word or cfg.normalization.value.endswith("_cf"):
+        return
     tried = _written_again(tokenizer, lines)
     changed = [pair for pair in tried if pair[0].split() != pair[1].split()]
-    if len(changed) > MOST_CHANGED * len(tried):
-        remedies = ["tokenizer.byte_fallback=true for characters that the training pairs lack"]
-        if tokenizer.cfg.normalization is not Normalization.identity:
-            remedies.insert(0, "tokenizer.normalization=identity keeps the form of characters")
-        yield f"{_cannot_be_written(changed, len(tried))}; {', '.join(remedies)}"
+    if len(changed) <= max(MOST_CHANGED * len(tried), FEWEST_CHANGED):
+        return
+    yield _cannot_be_written(changed, len(tried))
+    unknown = sum(UNKNOWN in other for _, other in changed)
+    if unknown < len(changed) and cfg.normalization is not Normalization.identity:
+        yield "tokenizer.normalization=identity keeps characters as they are"
+    if unknown:
+        yield f"{unknown:,} of these have a character without a piece; tokenizer.byte_fallback=true spells it"
 
 
 def _written_again(tokenizer: Tokenizer, lines: Sequence[str]) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ tokenizer will meet; what that changes is counted, too.
 from __future__ import annotations
 
 import dataclasses
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -30,8 +29,6 @@ NARROW_PER_WORD, WIDE_PER_WORD = 8, 2
 """Characters that make a word where white space does not; wide ones are those of Chinese and Japanese."""
 HANGUL = range(0xAC00, 0xD7A4)
 """Syllables of Korean, which has spaces; Unicode counts them among the wide characters."""
-JOINERS = re.compile("[\u200b\u200c]")
-"""Marks without width that SentencePiece makes a space: between words of Khmer, within those of Persian."""
 
 
 @dataclass
@@ -113,8 +110,11 @@ def take(cfg: DataConfig, pair_filter: Filter, cache: Path) -> Census:
     chains, counts = chains_without_models(cfg), Census()
     for name, source in sources.training_streams(cfg).items():
         chain = chains[name]
-        left = filtered(source, cfg, pair_filter, chain, cache).source if chain else source
-        counts += _cached(left, cfg, pair_filter, cache)
+        if chain:
+            found = filtered(source, cfg, pair_filter, chain, cache)
+            source, dropped = found.source, found.report.dropped
+            counts.dropped += sum(number for why, number in dropped.items() if why not in chain.reasons)
+        counts += _cached(source, cfg, pair_filter, cache)
     return counts
 
 
@@ -143,7 +143,10 @@ def _cached(source: PairStream, cfg: DataConfig, pair_filter: Filter, cache: Pat
 
 
 def _short(text: ParallelText, max_tokens: int) -> ParallelText:
-    """Return the pairs without a side of more than `max_tokens` words, of which each has a token or more."""
+    """Return the pairs without a side of more than `max_tokens` words, of which each has a token at least.
+
+    Signs alone, which `tokenizer.strip_punctuation` removes, count as words.
+    """
     sides = zip(text.src, text.tgt, strict=True)
     return text.kept([max(len(src.split()), len(tgt.split())) <= max_tokens for src, tgt in sides])
 
@@ -177,8 +180,7 @@ class _Counts:
             self._distinct.update(words)
         self._characters.update(text)
         self._written.update(whole)
-        if text != whole or JOINERS.search(whole):
-            self._rewritten += sum(map(_is_rewritten, lines))
+        self._rewritten += _num_rewritten(lines)
 
     def census(self) -> SideCensus:
         counts = {char: number for char, number in self._characters.items() if not char.isspace()}
@@ -193,9 +195,11 @@ def _is_wide(char: str) -> bool:
     return unicodedata.east_asian_width(char) in "WF" and ord(char) not in HANGUL
 
 
-def _is_rewritten(line: str) -> bool:
-    """Return whether normalising changes more of a line than white space."""
-    if JOINERS.search(line):
-        return True
-    is_same = unicodedata.is_normalized("NFKC", line)
-    return not is_same and unicodedata.normalize("NFKC", line).split() != line.split()
+def _num_rewritten(lines: list[str]) -> int:
+    """Return the number of lines of which SentencePiece's default changes more than white space."""
+    import sentencepiece
+
+    usual = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
+    lines = [line for line in lines if not line.isascii()]
+    made = (line.replace("\u2581", "") for line in usual.normalize(lines))  # its sign for a space
+    return sum("".join(line.split()) != other for line, other in zip(lines, made, strict=True))

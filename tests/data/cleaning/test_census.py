@@ -48,10 +48,10 @@ def test_characters_are_counted_as_a_tokenizer_will_see_them() -> None:
 
 
 def test_what_a_tokenizer_would_rewrite_is_counted() -> None:
-    counts = of("ab，c", "a\N{NO-BREAK SPACE}b", "می\u200cخواهم", "plain")
-    assert counts.rewritten == 2  # white space makes no difference
-    assert {"，", "\N{NO-BREAK SPACE}"} == {*counts.written} - {*counts.alphabet}
-    assert {*counts.alphabet} - {*counts.written} == {","}
+    counts = of("ab，c", "a\N{NO-BREAK SPACE}b", "می\u200cخواهم", "plain", "10～20", "שלום\u200f.")
+    assert counts.rewritten == 3  # white space makes no difference, and the wave dash stays
+    assert {"，", "\N{NO-BREAK SPACE}", "～"} == {*counts.written} - {*counts.alphabet}
+    assert {*counts.alphabet} - {*counts.written} == {",", "~"}
     assert (of("plain").written, of("plain").rewritten) == (of("plain").alphabet, 0)
 
 

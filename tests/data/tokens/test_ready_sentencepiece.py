@@ -107,16 +107,23 @@ def test_pieces_are_those_of_the_file_with_our_ids(name: str, file: File) -> Non
 
 
 def test_a_trained_tokenizer_that_cannot_write_its_targets_is_warned_of() -> None:
-    lines = ["一，二", "三。"]
+    lines = [*["一，二"] * 5, "三。"]
     cfg = TokenizerConfig(TokenizerKind.char)
-    (warning,) = trained_remarks(Tokenizer.train(cfg, ParallelText(lines, lines)), lines)
-    assert warning.startswith("warning: 1 of 2 targets are not the same when their pieces are put together")
-    assert "'一，二' becomes '一,二'; tokenizer.normalization=identity keeps the form of char" in warning
-    plain = dataclasses.replace(cfg, normalization=Normalization.identity)
-    exact = Tokenizer.train(plain, ParallelText(lines, lines))
+    usual = Tokenizer.train(cfg, ParallelText(lines, lines))
+    warning, remedy = trained_remarks(usual, lines)
+    assert warning.startswith("warning: 5 of 6 targets are not the same when their pieces are put together")
+    assert warning.endswith("'一，二' becomes '一,二'")
+    assert remedy == "tokenizer.normalization=identity keeps characters as they are"
+    assert list(trained_remarks(usual, lines[1:])) == []  # four may be
+    exact = Tokenizer.train(
+        dataclasses.replace(cfg, normalization=Normalization.identity), ParallelText(lines, lines)
+    )
     assert list(trained_remarks(exact, lines)) == []
-    (warning,) = trained_remarks(exact, ["四"])
-    assert warning.endswith("; tokenizer.byte_fallback=true for characters that the training pairs lack")
+    _, remedy = trained_remarks(exact, ["四"] * 5)
+    assert remedy == "5 of these have a character without a piece; tokenizer.byte_fallback=true spells it"
+    folded = dataclasses.replace(cfg, normalization=Normalization.nmt_nfkc_cf)
+    for asked in (folded, TokenizerConfig(TokenizerKind.word)):
+        assert not list(trained_remarks(Tokenizer.train(asked, ParallelText(["A b"], ["A b"])), ["A x"] * 9))
 
 
 def test_the_tokenizer_of_another_run_is_the_same(file: File) -> None:
