@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nmt import extras
-from nmt.data.text.scripts import language_of
+from nmt.data.text.scripts import language_of, scripts_of_language
 from nmt.errors import UserError, suggest
 from nmt.metrics import comet, label_scores
 from nmt.metrics.configs import ScoringConfig
@@ -59,8 +59,8 @@ class Metric(NamedTuple):
     """Whether labels are scored, for task=classification, and not translations."""
 
 
-UNSPACED = ("bo", "dz", "km", "lo", "my", "th")
-"""Languages without spaces between words that sacreBLEU has no rule for; BLEU is one of characters there."""
+SPLIT_BY_SCRIPT = {"CJK": "zh", **dict.fromkeys(("KHMER", "LAO", "MYANMAR", "THAI", "TIBETAN"), "char")}
+"""Scripts without spaces between words -> rule of BLEU for languages that sacreBLEU has none for."""
 WORD_SPLITTERS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 """Rule of sacreBLEU that needs libraries to split words -> row of `EXTRAS`."""
 
@@ -69,9 +69,10 @@ def _bleu(tgt_lang: str, scoring: ScoringConfig) -> BLEU:
     """Return BLEU; words are split as is usual for `tgt_lang`, or as the config says."""
     from sacrebleu.metrics.bleu import BLEU
 
-    language = language_of(tgt_lang)  # of zh-CN or zho_Hans, which sacreBLEU does not know
-    rule = BLEU._TOKENIZER_MAP.get("zh" if language == "yue" else language)  # Cantonese is in the script, too
-    tokenize = scoring.tokenize or rule or ("char" if language in UNSPACED else None)
+    rule = BLEU._TOKENIZER_MAP.get(
+        language_of(tgt_lang)
+    )  # of zh-CN or zho_Hans, which sacreBLEU does not know
+    tokenize = scoring.tokenize or rule or SPLIT_BY_SCRIPT.get(scripts_of_language(tgt_lang) or "")
     if tokenize in WORD_SPLITTERS:
         what = f"scoring.tokenize={tokenize}" if scoring.tokenize else f"data.tgt={tgt_lang}"
         extra = WORD_SPLITTERS[tokenize]

@@ -282,13 +282,13 @@ def test_words_of_japanese_are_split_by_mecab() -> None:
     assert "|tok:ja-mecab-" in scores.signatures["bleu"]
 
 
-@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW", "zho_Hans", "cmn", "yue_Hant"])
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "zh_TW", "zho_Hans", "cmn", "yue_Hant", "lzh_Hant"])
 def test_a_language_by_another_name_is_split_as_the_language(language: str) -> None:
     scores = score_text([], ["我今天去学校。"], ["我今天去了学校。"], ["bleu"], tgt_lang=language)
     assert "|tok:zh|" in scores.signatures["bleu"]
 
 
-@pytest.mark.parametrize("language", ["th", "tha_Thai", "km", "lo", "my", "bo", "dz"])
+@pytest.mark.parametrize("language", ["th", "tha_Thai", "km", "lo", "my", "bo", "dz", "shn_Mymr"])
 def test_bleu_counts_characters_where_no_spaces_part_words(language: str) -> None:
     scores = score_text([], ["ผู้ชายเดิน"], ["ผู้ชายคนหนึ่งเดิน"], ["bleu"], tgt_lang=language)
     assert "|tok:char|" in scores.signatures["bleu"]

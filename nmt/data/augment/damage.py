@@ -20,18 +20,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from nmt.data.parallel_text import PairStream, ParallelText
+from nmt.data.text.words import has_no_spaces
 
 ALIGNED, MISALIGNED = "aligned", "misaligned"
 """The labels."""
 BLOCK_PAIRS = 10_000
 """Pairs of a stream that lend each other sentences and words."""
-VERSION = 2
+VERSION = 3
 """Increased when the same seed makes other pairs: part of the stamp of labelled pairs."""
 NEAR = 0.01
 """Targets of a similar length are those at most so far away in the order by length, as a share of a block."""
-
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Characters of Thai, Lao, Burmese, Khmer, Japanese and Chinese, between whose words there is no space."""
 
 Pair = tuple[str, str]
 Draw = Callable[[int], int]
@@ -69,7 +67,7 @@ class Block:
 
 def units(text: str) -> tuple[list[str], str]:
     """Return the words of a text and what joins them; in a script without spaces each character is a word."""
-    return (list(text.strip()), "") if _UNSPACED.search(text) else (text.split(), " ")
+    return (list(text.strip()), "") if has_no_spaces(text) else (text.split(), " ")
 
 
 # The kinds: each returns what a pair of a block becomes, which is the pair itself where nothing can be done.

@@ -26,12 +26,13 @@ SCRIPTS_OF = {
     "LAO": "lo",
     "MYANMAR": "my",
     "KHMER": "km",
+    "TIBETAN": "bo dz",
     "GEORGIAN": "ka",
     "ARMENIAN": "hy",
     "ETHIOPIC": "am ti",
     "HANGUL,CJK": "ko",
     "HIRAGANA,KATAKANA,CJK": "ja",
-    "CJK": "zh",
+    "CJK": "yue zh",
 }
 """The scripts, with commas between -> the languages that are written in them."""
 ALIASES = {"HALFWIDTH": "KATAKANA", "FULLWIDTH": "LATIN"}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from nmt.data.text.scripts import language_of
+from nmt.data.text.words import CHINESE_JAPANESE
 
 WIDE_STOPS = "。！？｡．"
 """Ends of sentences in Chinese and Japanese: no space follows."""
@@ -144,17 +145,13 @@ def _divided(
     yield from _divided(first, is_short, units[1:])
 
 
-_SPACELESS = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
-    "\U00020000-\U0003ffff]"
-)
-
-
+_SPACELESS = re.compile(rf"[{CHINESE_JAPANESE}\uff00-\uff60]")
+"""Signs between which a space is an error; Thai, Khmer and others have none between words, but sentences."""
 _QUOTES = "\"'“”‘’"
 
 
 def joined(texts: list[str]) -> str:
-    """Return texts as one line: with spaces between them, but for scripts without spaces."""
+    """Return texts as one line: with spaces between them, but for those of Chinese and Japanese."""
     line = ""
     for text in (text.strip() for text in texts):
         if line and text:

@@ -13,8 +13,9 @@ from itertools import groupby
 
 THAI_TO_KHMER = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
 """Thai, Lao, Tibetan, Burmese and Khmer, inside of a class."""
-_CHINESE_JAPANESE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-NO_SPACES = THAI_TO_KHMER + _CHINESE_JAPANESE
+CHINESE_JAPANESE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Their signs, inside of a class."""
+NO_SPACES = THAI_TO_KHMER + CHINESE_JAPANESE
 """Scripts that put no spaces between words (Chinese, Japanese, Thai, Khmer, ...), inside of a class."""
 JOINERS = "\u200c\u200d"
 """What keeps letters apart, or joins them, without a space."""
@@ -35,7 +36,7 @@ IN_WORD = rf"\w{MARKS}"
 """What words consist of, inside of a class of characters."""
 _RUN = rf"[^\W{NO_SPACES}]+(?:[{MARKS}]+[^\W{NO_SPACES}]*)*"
 _WITHOUT_SPACES, _IN_WORD = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{IN_WORD}]")
-COUNTED_ALONE = rf"(?=\S)[{_CHINESE_JAPANESE}][{MARKS}]*|(?:[{THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
+COUNTED_ALONE = rf"(?=\S)[{CHINESE_JAPANESE}][{MARKS}]*|(?:[{THAI_TO_KHMER}][{MARKS}]*){{1,3}}"
 """Pattern of what counts as a word of a script without spaces; see `counted_words`."""
 _COUNTED = re.compile(rf"[^\s{NO_SPACES}]+|{COUNTED_ALONE}")
 UNIT = re.compile(rf"(?:(?![{NO_SPACES}])[{IN_WORD}])+|\S")
@@ -56,8 +57,12 @@ def counted_words(line: str) -> list[str]:
     Each character of Chinese and Japanese is a word, and so are up to three letters, with their marks, of
     Thai, Lao, Tibetan, Burmese and Khmer, in which a word has about as many.
     """
-    has_spaces = line.isascii() or _WITHOUT_SPACES.search(line) is None
-    return line.split() if has_spaces else _COUNTED.findall(line)
+    return _COUNTED.findall(line) if has_no_spaces(line) else line.split()
+
+
+def has_no_spaces(text: str) -> bool:
+    """Return whether some of a text is in a script that puts no spaces between words."""
+    return not text.isascii() and _WITHOUT_SPACES.search(text) is not None
 
 
 @functools.cache

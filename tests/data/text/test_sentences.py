@@ -41,6 +41,11 @@ def test_no_space_is_needed_where_a_script_has_none(expected: list[str]) -> None
     assert joined(expected) == "".join(expected)
 
 
+@pytest.mark.parametrize("text", ["แมวดำ วิ่งเร็ว ไปบ้าน", "ឆ្មាខ្មៅ។ វារត់។", "ကြောင်။ ပြေးသည်။"])
+def test_spaces_between_clauses_and_sentences_of_other_scripts_are_kept(text: str) -> None:
+    assert joined(parts(text, lambda part: len(part) <= 10)) == text
+
+
 def test_a_sentence_that_is_too_long_is_divided_at_clauses_then_words_then_anywhere() -> None:
     text = "one two, three four; five six seven eight nine ten. ok then"
     found = parts(text, lambda part: len(part) <= 15)
