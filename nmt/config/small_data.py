@@ -61,8 +61,9 @@ MODEL = tuple(
     f"model.{name}" for name in ("d_model", "d_ff", "num_heads", "encoder_layers", "decoder_layers")
 )
 """The keys that configs/model/by_corpus.yaml leaves open."""
-WITHOUT_RECIPE = (VOCABULARY, *MODEL)
-"""The keys that may be open without a recipe, the first one by configs/experiment/files.yaml."""
+NORMALIZATION = "tokenizer.normalization"
+WITHOUT_RECIPE = (VOCABULARY, NORMALIZATION, *MODEL)
+"""The keys that may be open without a recipe, the first two by configs/experiment/files.yaml."""
 CORPORA = ("files", "hub", "iwslt2017", "mixture", "wmt14", "wmt16", "wmt19")
 """The choices of data whose size is not known before, or is large: without a recipe, model=by_corpus."""
 MODELS = ((0, "transformer_tiny"), (1_000_000, "transformer_small"), (20_000_000, "transformer_base"))
@@ -72,7 +73,7 @@ OPEN = "${small_data}"
 KEYS = (
     VOCABULARY,
     "tokenizer.case",
-    "tokenizer.normalization",
+    NORMALIZATION,
     "model.dropout",
     "objective.label_smoothing",
     "trainer.batch_tokens",
@@ -149,6 +150,8 @@ def without_recipe(cfg: TrainConfig, composed: DictConfig) -> tuple[list[Setting
     """
     missing, model = open_keys(composed), ""
     chosen = [_vocabulary(cfg, composed)] if VOCABULARY in missing else []
+    if NORMALIZATION in missing:
+        chosen.append(_text_form(cfg, composed))
     if {*missing} & {*MODEL}:
         why = _not_countable(cfg)
         words = 0 if why else counted(cfg).words
@@ -171,6 +174,19 @@ def _vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
     size = settings_for(counts, composed)[0].value
     what = "lines of text" if cfg.task is Task.language_model else "training pairs"
     return Setting(VOCABULARY, size, f"for {counts.pairs:,} {what}, {counts.words:,} words")
+
+
+def _text_form(cfg: TrainConfig, composed: DictConfig) -> Setting:
+    """Return how text is normalised for a config that leaves it open; the usual way needs no reason.
+
+    Nothing is counted for this alone: a corpus whose vocabulary is stated may be very large.
+    """
+    usual, has_words = TokenizerConfig.normalization.value, cfg.tokenizer.kind is TokenizerKind.word
+    is_counted = VOCABULARY in open_keys(composed) and not _not_countable(cfg)
+    if has_words or cfg.tokenizer.path or not is_counted:
+        return Setting(NORMALIZATION, usual, "")
+    found = next(one for one in settings_for(counted(cfg), composed) if one.key == NORMALIZATION)
+    return Setting(NORMALIZATION, usual, "") if found.value == usual else found
 
 
 def model_of(words: int) -> str:
@@ -276,7 +292,7 @@ def _distinct(side: SideCensus) -> int:
 
 def _normalization(counts: Census, known: Mapping[str, Any]) -> Setting:
     """Return how text is normalised: not at all where that would rewrite the targets."""
-    key, usual, rewritten = "tokenizer.normalization", Normalization.nmt_nfkc.value, counts.tgt.rewritten
+    key, usual, rewritten = NORMALIZATION, TokenizerConfig.normalization.value, counts.tgt.rewritten
     if known.get("task") is Task.classification:
         return Setting(key, usual, "targets are labels, which are not normalised")
     if path := known.get("tokenizer.path"):

@@ -406,6 +406,23 @@ def test_without_a_recipe_vocabulary_and_model_follow_the_pairs(
     assert tiny.to_training()[0] == cfg
 
 
+def test_without_a_recipe_targets_that_would_be_rewritten_are_not_normalised(
+    corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = Path("train.yy")
+    target.write_text("".join(f"{line}，\n" for line in target.read_text().splitlines()))
+    (composed,) = compose(VERBS["train"], corpus[1:])
+    assert composed.to_training()[0].tokenizer.normalization is Normalization.identity
+    said = capsys.readouterr().err
+    assert "tokenizer.normalization=identity (nmt_nfkc rewrites 50 target lines" in said
+    assert "; set tokenizer.vocab_size and tokenizer.normalization and model for others" in said
+    for known in ("tokenizer.normalization=nmt_nfkc", "tokenizer.vocab_size=99"):
+        (stated,) = compose(VERBS["train"], [*corpus[1:], known])
+        assert stated.to_training()[0].tokenizer.normalization is Normalization.nmt_nfkc
+    (text,) = compose(VERBS["train"], ["task=language_model", "model=gpt", *corpus[1:]])
+    assert text.to_training()[0].tokenizer.normalization is Normalization.identity
+
+
 @pytest.mark.parametrize(
     ("data", "lines"),
     [
