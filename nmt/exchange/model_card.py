@@ -46,8 +46,13 @@ class Purpose(NamedTuple):
 
 def _translation(run: Run) -> Purpose:
     languages = directions(run.cfg.data.languages)
-    line = "One line is one sentence or short paragraph; the model sees no other line."
-    return Purpose(languages, f"translates {languages}", "translation", [line])
+    line = "One line is one sentence or short paragraph"
+    if run.cfg.data.context:
+        of = " with their translations" if run.cfg.data.context_target else ""
+        limits = [f"{line}; in training, up to {run.cfg.data.context} before it{of} stood in front."]
+    else:
+        limits = [f"{line}; the model sees no other line."]
+    return Purpose(languages, f"translates {languages}", "translation", limits)
 
 
 def _language_model(run: Run) -> Purpose:
@@ -116,16 +121,20 @@ def _front_matter(run: Run, cfg: ExportConfig) -> str:
 
 
 def _requirements(run: Run, cfg: ExportConfig) -> str:
-    moses = bool(run.cfg.tokenizer.moses_src)
+    tokenizer = run.cfg.tokenizer
+    if cfg.format is Format.nmt:  # which prepares targets, too
+        needed = {
+            "tokenizers": None in run.tokenizer.kinds,
+            "sacremoses": bool(tokenizer.moses_src or tokenizer.moses_tgt),
+        }
+        others = "".join(f" and `{name}`" for name, is_needed in needed.items() if is_needed)
+        return f"with `nmt` {__version__} or later{others}"
     libraries = {
-        Format.nmt: "",
         Format.ctranslate2: "ctranslate2 sentencepiece",
         Format.huggingface: "'transformers>=5' torch sentencepiece",
         Format.safetensors: "safetensors torch sentencepiece",
     }
-    if not libraries[cfg.format]:
-        return f"with `nmt` {__version__} or later" + " and `sacremoses`" * moses
-    return f"`pip install {libraries[cfg.format]}{' sacremoses' * moses}`"
+    return f"`pip install {libraries[cfg.format]}{' sacremoses' * bool(tokenizer.moses_src)}`"
 
 
 def _recorded(run: Run, name: str) -> dict[str, Any]:
@@ -238,6 +247,8 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
     if cfg.format is Format.safetensors:
         yield "These are weights: the program above reads them, and does not compute the model."
         return
+    if run.cfg.data.context:
+        yield "The program above translates each line without those before it."
     yield (
         f"The search has {beam_size} beams and divides the log probability of a translation by its length to "
         f"the power of {alpha:g}; that of `nmt` may end earlier or later and divide otherwise, so that a "
@@ -252,7 +263,8 @@ def _limits(run: Run, cfg: ExportConfig, longest: int) -> Iterator[str]:
         yield "CTranslate2 before 4.8.3 computes model.positions=t5 wrongly, without a message."
     if cfg.format is Format.huggingface:
         tokenizer = run.cfg.tokenizer
-        if tokenizer.lowercase or tokenizer.strip_punctuation or tokenizer.case is Case.markup:
+        cases = tokenizer.lowercase or tokenizer.case is Case.markup
+        if cases or tokenizer.strip_punctuation or tokenizer.moses_src:
             yield "The tokenizer in this folder does not prepare lines; the program above does."
         yield "A line that begins with >> and has << later is read by MarianTokenizer as a language code."
 

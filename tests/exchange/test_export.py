@@ -484,6 +484,24 @@ def test_the_card_installs_what_the_tokenizer_needs(tmp_path: Path, monkeypatch:
         folder = exported(run, form)
         assert needed in (folder / "README.md").read_text(encoding="utf-8")
         assert program(folder, monkeypatch)["translate"](["a b"])
+    card = (exported(run, "huggingface") / "README.md").read_text(encoding="utf-8")
+    assert "The tokenizer in this folder does not prepare lines; the program above does." in card
+    target = untrained(tmp_path / "target", "tokenizer.moses_tgt=en")
+    for form, needed in (
+        ("ctranslate2", "`pip install ctranslate2 sentencepiece`"),
+        ("nmt", "and `sacremoses`"),
+    ):
+        assert needed in (exported(target, form) / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_of_a_model_with_context_says_that_its_program_gives_none(tmp_path: Path) -> None:
+    data = ("data=files", "data.src=en", "data.tgt=de", "data.train=a", "data.validation=b", "data.test=c")
+    run = untrained(tmp_path / "run", "data.context=2", "data.context_target=true", data=data)
+    for form, is_told in (("ctranslate2", True), ("nmt", False)):
+        card = (exported(run, form) / "README.md").read_text(encoding="utf-8")
+        assert "in training, up to 2 before it with their translations stood in front." in card
+        assert ("The program above translates each line without those before it." in card) == is_told
+        assert "sees no other line" not in card
 
 
 def test_a_model_with_chosen_layers_has_no_scores(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from nmt.data.encoded_pairs import Ids, RaggedIds
 from nmt.data.parallel_text import ParallelText
-from nmt.data.text.words import words_and_signs
+from nmt.data.text.words import MARKS, words_and_signs
 from nmt.disk_cache import entry_name, open_entry, write_entry
 
 FORMAT_VERSION = 2
@@ -36,6 +37,7 @@ NULL_PRIOR = 0.08
 LEAST = 1e-3
 """Smallest probability that is kept, unless it is larger in the other direction."""
 WORD = words_and_signs("'’-")
+_MARKS = re.compile(f"[{MARKS}]")
 
 Floats = NDArray[np.float64]
 Links = list[tuple[int, int]]
@@ -197,7 +199,7 @@ class WordLexicon:
     @functools.cached_property
     def tgt_words(self) -> list[str]:
         """The words of the targets, without signs and numbers, in small letters, the most frequent first."""
-        return [word for word in self.tgt if word.isalpha()]
+        return [word for word in self.tgt if _MARKS.sub("", word).isalpha()]
 
     def rank(self, word: str) -> int:
         """Return how many source words are more frequent; for an unknown word, the number of all."""

@@ -74,8 +74,8 @@ def terms(cfg: ModifierConfig, pair: Pair, draws: Draws) -> Pair:
 
 
 def _other(term: str, lexicon: WordLexicon, draws: Draws) -> str:
-    """Return any word of the targets, with a capital where `term` begins with one."""
-    word = draws.choice(lexicon.tgt_words)
+    """Return any word of the targets, with a capital where `term` begins with one; without words, `term`."""
+    word = draws.choice(lexicon.tgt_words or [term])
     return word[:1].upper() + word[1:] if term[:1].isupper() else word
 
 

@@ -198,7 +198,7 @@ def _stripped(line: str, spelt: dict[str, str]) -> tuple[str, list[Tag]]:
         text = _joined(text, _decoded(line[last : match.start()], spelt), tags)
         before, after = line[: match.start()][-1:], line[match.end() : match.end() + 1]
         tag.offset, tag.spaces = len(text), (before.isspace(), after.isspace())
-        tag.joins = is_in_word(before), is_in_word(after)
+        tag.joins = parts_words(before), parts_words(after)
         end, breaks_again = behind[number]
         if tag.breaks and not breaks_again and is_in_word(text[-1:]) and line[end : end + 1].strip():
             text += " "

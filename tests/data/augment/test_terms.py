@@ -8,7 +8,8 @@ import pytest
 
 from nmt.data.augment.augmentation import Augmentation
 from nmt.data.augment.lexicon import WordLexicon
-from nmt.data.augment.terms import Span, annotated
+from nmt.data.augment.terms import Span, _other, annotated
+from nmt.data.draws import Draws
 from nmt.data.modifiers import TermsConfig, parsed
 from nmt.data.parallel_text import ParallelText
 from nmt.errors import UserError
@@ -81,6 +82,13 @@ def test_a_replaced_term_is_the_same_other_word_on_both_sides(monkeypatch: pytes
     assert offered > len(TEXT)
     assert 0.4 * offered < others < 0.6 * offered
     assert {*lexicon.tgt_words} == {"das", "sieht", "b", "ein"}  # neither signs nor numbers
+
+
+def test_words_with_marks_replace_terms_and_without_words_a_term_stays() -> None:
+    hindi = WordLexicon.of(ParallelText(["a red dog ."], ["एक लाल कुत्ता 7 ²."]))
+    assert {*hindi.tgt_words} == {"एक", "लाल", "कुत्ता"}
+    signs = WordLexicon.of(ParallelText(["a 1"], ["7 !"]))
+    assert _other("7", signs, Draws(1)) == "7"
 
 
 def test_terms_are_those_of_the_sentence_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,8 @@ def test_the_text_of_a_line(line: str, text: str) -> None:
         ("red (%s) dog.", "rot.", [(0, 0)], "rot %s."),
         ("re{n}d", "rot", [], "{n}rot"),
         ("狗 ({n}) 红", "红", [(3, 0)], "{n}红"),
+        ("狗{n}红", "dog red", diagonal(2), "dog {n} red"),
+        ("ファイル{n}を", "file", [(0, 0)], "file {n}"),
         ("<b>R&amp;D</b> > all", "R&D < ganz", diagonal(5), "<b>R&amp;D</b> &lt; ganz"),
         ("<b></b>a<i>b</i>", "x", [(0, 0)], "<b></b><i>x</i>"),
         ("<b>a</b> c", "", [], "<b></b>"),
