@@ -17,7 +17,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sentencepiece
 
@@ -26,6 +26,7 @@ from nmt.data.reading.mixture import TAG
 from nmt.data.special_ids import EOS_ID, UNK_ID
 from nmt.data.text.source_factors import small
 from nmt.data.tokens.piece_models import PieceModel, piece_model
+from nmt.data.tokens.segmenter import PieceType, Segmenter, processor_of
 from nmt.data.tokens.subword_sampling import Pieces
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import (
@@ -125,11 +126,12 @@ def _new_pieces(
     for tag in own_pieces(cfg, tags):
         if known.kind is not TokenizerKind.word and tag not in known.symbols:
             new.append(NewPiece(tag, 0.0, USER_DEFINED))
-    symbols = {*known.symbols, *(piece.text for piece in new)}
-    counts = _counted_words(model, prepare_lines(cfg, lines), symbols)
+    model = _longer(model, new)
+    known = Pieces(model)
+    counts = _counted_words(model, known, prepare_lines(cfg, lines))
     found = list[NewPiece]()
     if not known.bytes and known.kind is not TokenizerKind.word:
-        found += _characters(cfg, counts, {*known.ids, *known.unused, *symbols})
+        found += _characters(cfg, counts, {*known.ids, *known.unused})
     if known.kind is TokenizerKind.word:
         least, order = cfg.min_frequency, sorted(counts, key=lambda word: (-counts[word], word))
         found += [NewPiece(w, 0.0) for w in order if w not in known.ids and counts[w] >= least]
@@ -139,14 +141,30 @@ def _new_pieces(
     return [*new, *found[:num_pieces]]
 
 
-def _counted_words(model: bytes, lines: Sequence[str], symbols: Iterable[str]) -> Counter[str]:
-    """Count the words of normalised lines, each spelt with its space, but no symbol that is never split."""
+def _counted_words(model: bytes, known: Pieces, lines: Sequence[str]) -> Counter[str]:
+    """Count the words of normalised lines, spelt with their spaces; symbols cut them, and do not count."""
     normalize = sentencepiece.SentencePieceProcessor(model_proto=model).normalize
-    left_out = {SPACE + symbol for symbol in symbols}
-    counts = Counter[str]()
+    units, counts = Counter[str](), Counter[str]()
+    split = words if known.kind is TokenizerKind.word else known.units
     for line in lines:
-        counts.update(words(normalize(line)))
-    return Counter({word: count for word, count in counts.items() if word not in left_out})
+        units.update(split(normalize(line)))
+    for unit in units.keys() - known.symbols.keys():
+        for word in words(unit):
+            counts[word] += units[unit]
+    return counts
+
+
+def _splitter(model: bytes) -> Any:
+    """Return a processor of words as `_counted_words` spells them; no unknown character becomes bytes."""
+    proto = Segmenter.parse(model).proto
+    proto.normalizer_spec.Clear()
+    proto.normalizer_spec.add_dummy_prefix = False
+    proto.normalizer_spec.remove_extra_whitespaces = False
+    proto.trainer_spec.byte_fallback = False
+    for piece in proto.pieces:
+        if piece.type == PieceType.BYTE:
+            piece.type = PieceType.UNUSED
+    return processor_of(proto.SerializeToString())
 
 
 def _characters(cfg: TokenizerConfig, counts: Counter[str], known: Container[str]) -> list[NewPiece]:
@@ -173,8 +191,7 @@ class _Joining:
         self._unused = known.unused  # of an imported model
         self._words = sorted(counts)
         self._counts = [counts[word] for word in self._words]
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        spelt = processor.encode([word.removeprefix(SPACE) for word in self._words], out_type=str)
+        spelt = _splitter(model).encode(self._words, out_type=str)
         self._rows = [[part for piece in row for part in self._known_parts(piece)] for row in spelt]
         self._pairs = Counter[tuple[str, str]]()
         self._where = defaultdict[tuple[str, str], set[int]](set)

@@ -98,7 +98,8 @@ class Pieces:
         found = segmenter.ids_of(PieceType.USER_DEFINED)
         self.symbols = {text: i for text, i in found.items() if "\n" not in text}  # as no line has
         self.longest = max(map(len, self.ids), default=1)
-        self.bytes = list(segmenter.ids_of(PieceType.BYTE).values())
+        spelt = segmenter.ids_of(PieceType.BYTE)  # none, or all
+        self.bytes = [spelt[f"<0x{byte:02X}>"] for byte in range(256)] if spelt else []
         whole = any(SPACE in text[1:] for text in self.ids)  # else no piece goes into the next word
         symbols = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
         inside = f"[^\n{'' if whole else SPACE}]"

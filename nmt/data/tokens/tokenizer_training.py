@@ -442,7 +442,8 @@ def _num_frequent(cfg: TokenizerConfig, lines: list[str], corpus: str) -> int:
 
 def words(normal: str) -> list[str]:
     """Split a line that SentencePiece has normalised into words, each spelt as a piece."""
-    return [SPACE + word for word in normal.split(SPACE)[1:]]
+    first, *others = normal.split(SPACE)  # nothing is first in a model with a space before each line
+    return [*filter(None, [first]), *(SPACE + word for word in others)]
 
 
 def _training_error(cfg: TokenizerConfig, message: str, corpus: str) -> UserError:

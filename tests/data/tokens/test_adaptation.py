@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import sentencepiece
 
 from nmt.data.parallel_text import ParallelText
 from nmt.data.special_ids import UNK_ID
@@ -87,6 +90,50 @@ def test_unknown_characters_are_spelt_as_bytes_where_the_model_does() -> None:
     new = extended(old, NEW_TEXT, 40)
     assert "é" not in new.tgt_spellings(range(new.tgt_vocab_size))
     assert new.decode(new.encode_tgt(["économics"])[0][:-1]) == "économics"
+
+
+@pytest.mark.parametrize(("kind", "size"), [("unigram", 295), ("bpe", 300)])
+def test_what_was_spelt_as_bytes_is_joined_by_its_characters(kind: str, size: int) -> None:
+    old = Tokenizer.train(TokenizerConfig(TokenizerKind(kind), size, byte_fallback=True), OLD_TEXT)
+    text = ParallelText(["собака бежит домой", "собака и дом"] * 3, [])
+    new = extended(old, text, 20)
+    added = new.tgt_spellings(range(old.tgt_vocab_size, new.tgt_vocab_size))
+    assert "до" in added
+    assert set("".join(added)) <= set("▁" + "".join(text.src))
+    begun = origins(old.src_model, new.src_model)[new.tgt_spellings(range(new.tgt_vocab_size)).index("до")]
+    assert isinstance(begun, list)
+    assert old.tgt_spellings(begun) == ["<0xD0>", "<0xB4>", "<0xD0>", "<0xBE>"]
+    assert coverage(new, text)[0].pieces < coverage(old, text)[0].pieces / 2
+
+
+def test_a_symbol_cuts_a_word_and_its_name_gives_no_pieces() -> None:
+    cfg = TokenizerConfig(TokenizerKind.bpe, 50, symbols=["⟨quuxnum⟩"])
+    old = Tokenizer.train(cfg, OLD_TEXT)
+    new = extended(old, ParallelText(["a ⟨quuxnum⟩kg box", "5<2tag>kg"] * 9, []), 12, ["<2tag>"])
+    tag, *added = new.tgt_spellings(range(old.tgt_vocab_size, new.tgt_vocab_size))
+    assert tag == "<2tag>"
+    assert {"kg", "▁box"} <= set(added)
+    assert set("".join(added)) <= set("▁kgbox5")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+def test_a_ready_model_without_a_space_in_front_learns_from_first_words(kind: str, tmp_path: Path) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(OLD),
+        model_prefix=str(tmp_path / "ready"),
+        model_type=kind,
+        vocab_size=28,
+        hard_vocab_limit=False,
+        add_dummy_prefix=False,
+        minloglevel=2,
+    )
+    old = Tokenizer.train(TokenizerConfig(path=str(tmp_path / "ready.model")), ParallelText())
+    new = extended(old, ParallelText(["economics", "ministry economics"] * 9, []), 80)
+    added = new.tgt_spellings(range(old.tgt_vocab_size, new.tgt_vocab_size))
+    assert {"c", "y"} <= set(added)
+    if kind != "char":
+        assert {"economics", "ministry", "▁economics"} <= set(added)
+        assert [piece.text for piece in new.src_pieces(["economics"])[0]] == ["economics", "</s>"]
 
 
 @pytest.mark.parametrize("kind", SIZES)

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from nmt.data.encoded_pairs import RaggedIds
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from nmt.data.tokens import subword_sampling
+from nmt.data.tokens.segmenter import Segmenter
 from nmt.data.tokens.subword_sampling import SubwordSampler
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind, train_model
 
@@ -58,12 +59,15 @@ def model(name: str) -> bytes:
     kind = TokenizerKind.bpe if name.startswith("bpe") else TokenizerKind.unigram
     if name == "across":
         return across_words()
+    if name == "turned-bytes":  # numbered otherwise, as that of an imported model may be
+        segmenter = Segmenter.parse(model("unigram-bytes"))
+        return segmenter.renumbered(segmenter.proto.pieces[:EOS_ID:-1])
     size = 60 + 256 * name.endswith("bytes")
     cfg = TokenizerConfig(kind=kind, vocab_size=size, byte_fallback=name.endswith("bytes"))
     return train_model(cfg, LINES, "these lines", TAGS if name.endswith("tags") else ())
 
 
-NAMES = ["unigram", "unigram-bytes", "unigram-tags", "across", "bpe", "bpe-bytes", "bpe-tags"]
+NAMES = ["unigram", "unigram-bytes", "turned-bytes", "unigram-tags", "across", "bpe", "bpe-bytes", "bpe-tags"]
 
 
 @functools.cache
