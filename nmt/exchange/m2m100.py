@@ -111,19 +111,32 @@ def _vocabulary(folder: ForeignFolder) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _languages(folder: ForeignFolder, first: int) -> dict[str, int]:
-    """Return the rows of the pieces of languages; they stand behind the vocabulary, from `first` on."""
-    names = "special_tokens_map.json"
-    listed = folder.json(names).get("additional_special_tokens") if (folder.path / names).is_file() else None
-    others = "tokenizer_config.json"
-    settings = folder.json(others) if not listed and (folder.path / others).is_file() else {}
-    if (codes := settings.get("language_codes", KNOWN_CODES)) != KNOWN_CODES:
-        raise UserError(
-            f"{folder.path / others} has language_codes={codes!r}, whose rows are known from {names} alone; "
-            f"those of {KNOWN_CODES!r} are known without it"
-        )
-    if listed is not None and not isinstance(listed, list):
+    """Return the rows of the pieces of languages: those of a file, or in their order from `first` on."""
+    names, others = "special_tokens_map.json", "tokenizer_config.json"
+    special, settings = (
+        folder.json(name) if (folder.path / name).is_file() else {} for name in (names, others)
+    )
+    try:
+        added = {str(x["content"]): int(row) for row, x in settings.get("added_tokens_decoder", {}).items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder.path / others} has no tokens in added_tokens_decoder: {error!r}") from error
+    if known := {name: row for name, row in folder.numbered(added, others).items() if _is_language(name)}:
+        return known
+    listed = special.get("additional_special_tokens") or []
+    if not isinstance(listed, list):
         raise UserError(f"{folder.path / names} must hold a list of additional_special_tokens")
-    return {str(name): first + i for i, name in enumerate(listed or [f"__{code}__" for code in LANGUAGES])}
+    spelt = [str(token.get("content") if isinstance(token, dict) else token) for token in listed]
+    codes = settings.get("language_codes", KNOWN_CODES)
+    if not (found := list(filter(_is_language, spelt))) and codes != KNOWN_CODES:
+        raise UserError(
+            f"{folder.path / others} has language_codes={codes!r}, whose rows are known from {names} or from "
+            f"added_tokens_decoder alone; those of {KNOWN_CODES!r} are known without them"
+        )
+    return {name: first + i for i, name in enumerate(found or [f"__{code}__" for code in LANGUAGES])}
+
+
+def _is_language(piece: str) -> bool:
+    return piece.startswith("__") and piece.endswith("__")
 
 
 def _tag(language: str, codes: Mapping[str, int], key: str) -> str:

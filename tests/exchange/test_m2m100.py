@@ -17,8 +17,10 @@ from nmt.data.reading.bundled_data import DemoData
 from nmt.data.reading.sources import load
 from nmt.decoding.configs import DecodingConfig, LengthPenalty, MBRConfig, SamplingConfig
 from nmt.errors import UserError
+from nmt.exchange.foreign import ForeignFolder
 from nmt.exchange.imported import Imported
 from nmt.exchange.importing import import_folder
+from nmt.exchange.m2m100 import _vocabulary
 from nmt.translation.requests import Request
 from tests.exchange.agreement import require_agreement
 
@@ -87,6 +89,41 @@ def test_an_output_layer_of_its_own_and_other_special_ids_are_taken(tmp_path: Pa
     folder = write_m2m(tmp_path / "model", tied=False, first=["<s>", "</s>", "<unk>", "<pad>"])
     _, imported = import_folder(folder, tmp_path / "run", "en", ["de"])
     require_the_same(folder, imported, tmp_path / "run")
+
+
+LISTED = {"additional_special_tokens": ["<sep>", {"content": "__af__"}, "__am__"]}
+NUMBERED = {"added_tokens_decoder": {"7": {"content": "__am__"}, "8": {"content": "<sep>"}}}
+
+
+@pytest.mark.parametrize(
+    ("special", "settings", "rows"),
+    [
+        (LISTED, {}, {"__af__": 2, "__am__": 3}),
+        (LISTED, NUMBERED, {"__am__": 7}),
+        ({"additional_special_tokens": ["<sep>"]}, {"language_codes": "m2m100"}, {"__af__": 2, "__am__": 3}),
+        ({}, {"added_tokens_decoder": {"3": {"content": "<unk>"}}}, {"__af__": 2, "__am__": 3}),
+        (LISTED, {"added_tokens_decoder": {"a": {"content": "__am__"}}}, "has no tokens in added_tokens_dec"),
+        (LISTED, {"added_tokens_decoder": {"-1": {"content": "__am__"}}}, "must hold the number of each"),
+        ({"additional_special_tokens": "__am__"}, {}, "must hold a list of additional_special_tokens"),
+    ],
+)
+def test_rows_of_languages_are_those_of_the_files(
+    tmp_path: Path, special: object, settings: object, rows: dict[str, int] | str
+) -> None:
+    for name, content in {
+        "config": {},
+        "vocab": {"a": 0, "b": 1},
+        "special_tokens_map": special,
+        "tokenizer_config": settings,
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    if isinstance(rows, str):
+        with pytest.raises(UserError, match=rows):
+            _vocabulary(ForeignFolder(tmp_path))
+        return
+    _, found = _vocabulary(ForeignFolder(tmp_path))
+    assert {name: row for name, row in found.items() if name in ("__af__", "__am__")} == rows
+    assert all(name.startswith("__") for name in found)
 
 
 def test_rows_of_unknown_languages_are_refused(folder: Path, tmp_path: Path) -> None:
