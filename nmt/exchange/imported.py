@@ -157,14 +157,15 @@ class _Source:
     def __init__(self, found: Mapping[str, Tensor], d_model: int, order: Tensor):
         self._found, self._d_model, self._order = found, d_model, order
 
-    def take(self, name: str, *turned: int) -> Tensor:
-        """Return a weight whose axes `turned` are the D channels."""
+    def take(self, name: str, num_axes: int, *turned: int) -> Tensor:
+        """Return a weight of so many axes, of which those `turned` are the D channels."""
         if name not in self._found:
             raise UserError(f"the weights have no {name}")
         weight = self._found[name]
-        wrong = [axis for axis in turned if axis >= weight.dim() or weight.shape[axis] != self._d_model]
-        if wrong or not weight.dim():
-            shape = tuple(weight.shape)
+        shape = tuple(weight.shape)
+        if len(shape) != num_axes:
+            raise UserError(f"{name} has the shape {shape}, but should have {num_axes} axes")
+        if any(shape[axis] != self._d_model for axis in turned):
             raise UserError(f"{name} has the shape {shape}, which does not fit d_model={self._d_model}")
         for axis in turned:
             weight = weight.index_select(axis, self._order)
@@ -173,28 +174,28 @@ class _Source:
     def attention(self, ours: str, theirs: str, kind: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights of a sublayer of attention and of its norm."""
         module = f"{ours}.attention"
-        yield f"{module}.query.weight", self.take(f"{theirs}.{kind}.q_proj.weight", 1)
-        yield f"{module}.query.bias", self.take(f"{theirs}.{kind}.q_proj.bias")
-        keys, values = (self.take(f"{theirs}.{kind}.{x}_proj.weight", 1) for x in "kv")
+        yield f"{module}.query.weight", self.take(f"{theirs}.{kind}.q_proj.weight", 2, 1)
+        yield f"{module}.query.bias", self.take(f"{theirs}.{kind}.q_proj.bias", 1)
+        keys, values = (self.take(f"{theirs}.{kind}.{x}_proj.weight", 2, 1) for x in "kv")
         yield f"{module}.key_value.weight", torch.cat([keys, values])
-        keys, values = (self.take(f"{theirs}.{kind}.{x}_proj.bias") for x in "kv")
+        keys, values = (self.take(f"{theirs}.{kind}.{x}_proj.bias", 1) for x in "kv")
         yield f"{module}.key_value.bias", torch.cat([keys, values])
-        yield f"{module}.output.weight", self.take(f"{theirs}.{kind}.out_proj.weight", 0)
-        yield f"{module}.output.bias", self.take(f"{theirs}.{kind}.out_proj.bias", 0)
+        yield f"{module}.output.weight", self.take(f"{theirs}.{kind}.out_proj.weight", 2, 0)
+        yield f"{module}.output.bias", self.take(f"{theirs}.{kind}.out_proj.bias", 1, 0)
         yield from self.norm(f"{ours}.residual.norm", f"{theirs}.{kind}_layer_norm")
 
     def feed_forward(self, ours: str, theirs: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights of a feed-forward sublayer and of its norm."""
-        yield f"{ours}.block.inner.weight", self.take(f"{theirs}.fc1.weight", 1)
-        yield f"{ours}.block.inner.bias", self.take(f"{theirs}.fc1.bias")
-        yield f"{ours}.block.outer.weight", self.take(f"{theirs}.fc2.weight", 0)
-        yield f"{ours}.block.outer.bias", self.take(f"{theirs}.fc2.bias", 0)
+        yield f"{ours}.block.inner.weight", self.take(f"{theirs}.fc1.weight", 2, 1)
+        yield f"{ours}.block.inner.bias", self.take(f"{theirs}.fc1.bias", 1)
+        yield f"{ours}.block.outer.weight", self.take(f"{theirs}.fc2.weight", 2, 0)
+        yield f"{ours}.block.outer.bias", self.take(f"{theirs}.fc2.bias", 1, 0)
         yield from self.norm(f"{ours}.residual.norm", f"{theirs}.final_layer_norm")
 
     def norm(self, ours: str, theirs: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights of a norm."""
-        yield f"{ours}.weight", self.take(f"{theirs}.weight", 0)
-        yield f"{ours}.bias", self.take(f"{theirs}.bias", 0)
+        yield f"{ours}.weight", self.take(f"{theirs}.weight", 1, 0)
+        yield f"{ours}.bias", self.take(f"{theirs}.bias", 1, 0)
 
 
 def tying(settings: Mapping[str, Any], *, joint: bool = True) -> Tying:

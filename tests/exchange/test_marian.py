@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import nmt
 from nmt.cli import main
@@ -246,6 +247,27 @@ def test_settings_that_cannot_be_are_refused(
     settings = json.loads((marian_folder / "config.json").read_text()) | {key: value}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match=message):
+        import_folder(tmp_path, tmp_path / "run", "en", ["de"])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("encoder.layers.0.self_attn.v_proj.bias", (1, 32), r"\(1, 32\), but should have 1 axes"),
+        ("decoder.layers.1.encoder_attn.v_proj.weight", (32, 32, 1), r"\(32, 32, 1\), but should have 2"),
+        ("decoder.layers.1.fc2.weight", (48, 32), r"\(48, 32\), which does not fit d_model=32"),
+    ],
+)
+def test_a_weight_of_another_shape_is_named(
+    marian_folder: Path, tmp_path: Path, name: str, shape: tuple[int, ...], message: str
+) -> None:
+    for file in marian_folder.iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).symlink_to(file)
+    tensors = load_file(marian_folder / "model.safetensors")
+    tensors[f"model.{name}"] = tensors[f"model.{name}"].reshape(shape)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=rf"^model\.{re.escape(name)} has the shape {message}"):
         import_folder(tmp_path, tmp_path / "run", "en", ["de"])
 
 
