@@ -187,8 +187,9 @@ class HuggingFaceModel:
                 f"{' '.join(SPECIAL_SPELLINGS)}; give the file that it is made from as tokenizer.path"
             )
         self._tokenizer.encode_special_tokens = True
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        self._added = tuple(token.content for token in added if not token.special)
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = {*range(EOS_ID + 1), *(i for i, token in added.items() if token.special)}
+        self._added = tuple(token.content for i, token in added.items() if i not in self._special)
         self._start = ""
         begins = [self.spellings(ids[:1]) for ids in self.encode(["a", " a"])]
         if begins[0] != begins[1] and begins[1][0].startswith(SPACE):
@@ -197,7 +198,7 @@ class HuggingFaceModel:
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of lines."""
         found = self._tokenizer.encode_batch_fast(self._begun(lines), add_special_tokens=False)
-        return [[*_without_special(line.ids), EOS_ID] for line in found]
+        return [[*self._without_special(line.ids), EOS_ID] for line in found]
 
     def pieces(self, lines: Sequence[str]) -> list[list[Piece]]:
         """Return the tokens of lines; the space before a word belongs to its first token."""
@@ -207,7 +208,7 @@ class HuggingFaceModel:
         for line, longer, encoded in zip(lines, begun, found, strict=True):
             added = len(longer) - len(line)
             ends = [end - added for _, end in encoded.offsets]
-            pieces.append(self._cut(line, _without_special(encoded.ids), ends))
+            pieces.append(self._cut(line, self._without_special(encoded.ids), ends))
         return pieces
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -247,6 +248,10 @@ class HuggingFaceModel:
         """Return lines as they are split: no space before a tag in front, and nothing in a blank line."""
         starts = ("" if line.startswith(self._added) else self._start for line in lines)
         return [start + line if line.strip() else "" for start, line in zip(starts, lines, strict=True)]
+
+    def _without_special(self, ids: Sequence[int]) -> list[int]:
+        """Return ids of text, without what the library reads as special nevertheless: a word that is one."""
+        return [UNK_ID if i in self._special else i for i in ids]
 
     def _cut(self, line: str, ids: Sequence[int], ends: Sequence[int]) -> list[Piece]:
         """Return tokens whose surfaces are `line`, each up to its end, which is never before the last one."""
@@ -295,7 +300,3 @@ def loaded(model: bytes) -> Any:
 def _num_common(a: str, b: str) -> int:
     """Return how many characters two texts begin with alike."""
     return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(a, b, strict=False)))
-
-
-def _without_special(ids: Sequence[int]) -> list[int]:
-    return [i if i > EOS_ID else UNK_ID for i in ids]

@@ -192,11 +192,11 @@ def _renumbered(file: dict[str, Any], own: Sequence[str]) -> dict[str, Any]:
     lowest = min(scores.values(), default=0.0)
     model["vocab"] = [[token, scores.get(token, lowest)] for token in ids] if is_scored else ids
     whole = [name for name in dict.fromkeys([*SPECIAL_SPELLINGS, *added, *own]) if name in ids]
-    rules = ({} if name in own else added.get(name, {}) for name in whole)
-    listed = [
-        _ADDED | rule | {"content": name, "id": ids[name], "special": ids[name] <= EOS_ID}
-        for name, rule in zip(whole, rules, strict=True)
-    ]
+    listed = list[dict[str, Any]]()
+    for name in whole:
+        rule = {} if name in own else added.get(name, {})
+        is_special = ids[name] <= EOS_ID or rule.get("special", False)
+        listed.append(_ADDED | rule | {"content": name, "id": ids[name], "special": is_special})
     changed = {"model": model, "added_tokens": sorted(listed, key=lambda token: token["id"])}
     return file | changed | dict.fromkeys(("truncation", "padding", "post_processor"))
 

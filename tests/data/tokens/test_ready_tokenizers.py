@@ -150,11 +150,31 @@ def test_special_ids_are_ours_and_never_read_from_text(name: str, folder: Path) 
     assert made.decode([PAD_ID, *made.encode_src(["Mann"])[0]]) == "Mann"
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_special_tokens_of_the_file_are_not_read_from_text_unless_the_run_wants_them(
+    name: str, tmp_path: Path
+) -> None:
+    """Other tokens that the file adds are."""
+    file = MADE[name]()
+    file.add_special_tokens(["<|im_end|>", "<2xy>"])
+    file.add_tokens(["<own>"])
+    file.save(str(tmp_path / "my.json"))
+    made = ready(tmp_path / "my.json", ("<2xy>",))
+    line = "<2xy> Ein <|im_end|> Mann <own>"
+    turn, tag, own = made.tgt_ids_of(["<|im_end|>", "<2xy>", "<own>"])
+    assert UNK_ID not in (turn, tag, own)
+    for ids in (made.encode_src([line])[0], [piece.id for piece in made.src_pieces([line])[0]]):
+        assert turn not in ids
+        assert ids.count(tag) == ids.count(own) == 1
+    wanted = ready(tmp_path / "my.json", symbols=["<|im_end|>"])
+    assert wanted.tgt_ids_of(["<|im_end|>"])[0] in wanted.encode_src([line])[0]
+
+
 def test_tokens_with_our_meanings_are_not_there_twice(folder: Path) -> None:
     model = json.loads(ready(folder / "word_piece.json").src_model)
     assert {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}.isdisjoint(model["model"]["vocab"])
-    assert "[MASK]" in model["model"]["vocab"]
-    assert [token["id"] for token in model["added_tokens"] if token["special"]] == [0, 1, 2, 3]
+    mask = model["model"]["vocab"]["[MASK]"]
+    assert [token["id"] for token in model["added_tokens"] if token["special"]] == [0, 1, 2, 3, mask]
     before = json.loads((folder / "bpe.json").read_text())["model"]
     after = json.loads(ready(folder / "bpe.json").src_model)["model"]
     assert len(after["vocab"]) == len(before["vocab"]) + 1  # <s>
