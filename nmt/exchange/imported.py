@@ -164,7 +164,7 @@ class _Source:
         weight = self._found[name]
         shape = tuple(weight.shape)
         if len(shape) != num_axes:
-            raise UserError(f"{name} has the shape {shape}, but should have {num_axes} axes")
+            raise UserError(f"{name} has the shape {shape}, of {len(shape)} axes in place of {num_axes}")
         if any(shape[axis] != self._d_model for axis in turned):
             raise UserError(f"{name} has the shape {shape}, which does not fit d_model={self._d_model}")
         for axis in turned:

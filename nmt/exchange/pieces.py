@@ -19,8 +19,9 @@ def renumbered(segmenter: Segmenter, spellings: Iterable[str], symbols: Iterable
     """Return the model of `segmenter` with the pieces `spellings` behind the special ids.
 
     A spelling that the model lacks has a number and can be turned back into text, but no text becomes it;
-    except for single characters, which would be unknown otherwise. Each of `symbols`, which are among the
-    spellings, is one piece wherever a word begins with it.
+    except for single characters, which would be unknown otherwise. transformers looks up several unknown
+    characters in a row as one spelling, too, which SentencePiece cannot. Each of `symbols`, which are among
+    the spellings, is one piece wherever a word begins with it.
 
     Raises:
         UserError: SentencePiece cannot hold a spelling: an empty one, say.

@@ -123,6 +123,20 @@ def test_ids_logits_and_translations_are_those_of_transformers(
         require_agreement(run, imported, theirs, batch, src, tgt)
 
 
+def test_unknown_characters_that_are_a_piece_of_the_target_together_stay_apart(
+    tmp_path: Path, text: ParallelText
+) -> None:
+    """One of the differences in docs/importing.md."""
+    pieces = ["中国", "中", "国"]
+    folder = write_marian(tmp_path / "opus", text, shared=True, codes=pieces)
+    _, imported = import_folder(folder, tmp_path / "run", "en", ["de"])
+    whole, *parts = (json.loads((folder / "vocab.json").read_text())[piece] for piece in pieces)
+    theirs = transformers.MarianTokenizer.from_pretrained(folder)(["A 中国 dog."]).input_ids[0]
+    ours = [imported.tgt.rows[i] for i in imported.tokenizer.encode_src(["A 中国 dog."])[0]]
+    place = theirs.index(whole)
+    assert ours == [*theirs[:place], *parts, *theirs[place + 1 :]]
+
+
 def test_a_target_language_that_has_a_piece_is_asked_for_by_its_tag(
     tmp_path: Path, text: ParallelText
 ) -> None:
@@ -253,8 +267,12 @@ def test_settings_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("encoder.layers.0.self_attn.v_proj.bias", (1, 32), r"\(1, 32\), but should have 1 axes"),
-        ("decoder.layers.1.encoder_attn.v_proj.weight", (32, 32, 1), r"\(32, 32, 1\), but should have 2"),
+        ("encoder.layers.0.self_attn.v_proj.bias", (1, 32), r"\(1, 32\), of 2 axes in place of 1"),
+        (
+            "decoder.layers.1.encoder_attn.v_proj.weight",
+            (32, 32, 1),
+            r"\(32, 32, 1\), of 3 axes in place of 2",
+        ),
         ("decoder.layers.1.fc2.weight", (48, 32), r"\(48, 32\), which does not fit d_model=32"),
     ],
 )
