@@ -1,10 +1,10 @@
 """AdamW whose moments have 8 bits (Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization).
 
-A moment of a matrix is one of 256 levels for each weight, and a scale for each block of a row: the largest
-value in the block. Levels are dense near the scale and reach down to a ten-millionth of it. Unlike there, the
-second moment is kept as its root, which is what an update divides by: it then reaches as far down as the
-first, so that no weight moves far because its divisor was rounded to nothing. Vectors and narrow matrices
-keep float32.
+A moment of a matrix is a level for each weight, and a scale for each block of a row: the largest value in the
+block. Levels are dense near the scale. The first moment has 255, which reach down to 1e-6 of it on both sides
+of 0; unlike there, the second moment is kept as its root, which is what an update divides by, and has 256,
+none of which is 0, down to 5e-8. It then reaches further down than the first, so that no weight moves far
+because its divisor was rounded to nothing. Vectors and narrow matrices keep float32.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class DecayConfig(PeakConfig):
     """Base of the schedules that end at a known step."""
 
     final_rate: float = 0.0
-    """Learning rate at the end of the decay."""
+    """Learning rate at the end of the decay, which is that of its last update: one of 0 moves nothing."""
     decay_steps: Steps | None = None
     """Update, epoch or token at which the decay ends, warm-up included; null: `trainer.max_steps`."""
 

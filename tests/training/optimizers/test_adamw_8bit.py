@@ -52,6 +52,13 @@ def update(
         optimizer.step()
 
 
+def test_the_root_of_the_second_moment_reaches_further_down_than_the_first_moment() -> None:
+    first, root = (adamw_8bit._levels(name, torch.device("cpu")).unique() for name in (FIRST, ROOT))
+    assert (len(first), len(root)) == (255, 256)
+    torch.testing.assert_close(first[len(first) // 2 :][:2], torch.tensor([0.0, 1e-6]))
+    torch.testing.assert_close(root[0], torch.tensor(5e-8))
+
+
 @pytest.mark.parametrize(
     ("shape", "scales"), [((20, 512), (20, 2)), ((40, 300), (40, 1)), ((64, 32, 4), (64, 1))], ids=str
 )

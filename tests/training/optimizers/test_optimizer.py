@@ -284,6 +284,24 @@ def test_the_keys_of_adafactor_bound_its_updates() -> None:
     torch.testing.assert_close(slow - first, -0.1 * free * 1e-3 * gradient)
 
 
+def test_the_size_of_gradients_is_nothing_to_adafactor() -> None:
+    """As its floor under the second moment is far below gradients of large models and rare rows."""
+    torch.manual_seed(1)
+    gradients = torch.randn(3, 40, 8) * torch.logspace(0, -3, 40)[:, None]
+    ends = list[Tensor]()
+    for factor in (1.0, 1e-4, 1e-8):
+        network = nn.ParameterDict({"matrix": torch.full((40, 8), 0.1), "vector": torch.full((40,), 0.1)})
+        optimizer = build_optimizer(AdafactorConfig(), network)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        for gradient in factor * gradients:
+            network["matrix"].grad, network["vector"].grad = gradient.clone(), gradient[:, 0].clone()
+            optimizer.step()
+        ends.append(torch.cat([network["matrix"].detach().flatten(), network["vector"].detach()]))
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0])
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_stored_optimizer_goes_on_bit_for_bit(name: str) -> None:
     cfg = OPTIMIZERS[name][0](weight_decay=0.1)
