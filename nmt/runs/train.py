@@ -61,7 +61,7 @@ from nmt.training import update_size
 from nmt.training.adapting.adaptation import frozen_names, num_learning
 from nmt.training.adapting.configs import FewWeightsConfig
 from nmt.training.adapting.freezing import freeze
-from nmt.training.checkpoint import AVERAGE
+from nmt.training.checkpoint import AVERAGE, MANIFEST
 from nmt.training.lengths import EpochSize
 from nmt.training.objectives import build_objective
 from nmt.training.optimizers.optimizer import build_optimizer
@@ -116,7 +116,7 @@ def train(cfg: TrainConfig, run_dir: Path, key: str = "run", typed: Collection[s
 
 
 def _require_shared(run: RunDirectory, world: World) -> None:
-    """Raise `UserError` unless this rank sees in the run directory what rank 0 sees, which has claimed it."""
+    """Raise `UserError` unless this rank sees in the run directory what rank 0 sees, which has written it."""
     wanted, deadline = world.broadcast(_seen(run)), monotonic() + SHARED_SECONDS
     while _seen(run) != wanted:
         if monotonic() > deadline:
@@ -129,8 +129,10 @@ def _require_shared(run: RunDirectory, world: World) -> None:
 
 
 def _seen(run: RunDirectory) -> list[object]:
-    """Return a hash of the config in a run directory, empty without one, and the steps of checkpoints."""
-    return [digest(run.config_file) if run.config_file.is_file() else "", run.checkpoints.steps()]
+    """Return the steps of checkpoints, and hashes of the config and of the newest checkpoint, if there."""
+    steps = run.checkpoints.steps()
+    files = [run.config_file, *(run.checkpoints.folder(step) / MANIFEST for step in steps[-1:])]
+    return [steps, *(digest(file) if file.is_file() else "" for file in files)]
 
 
 def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) -> dict[str, Any]:
@@ -140,6 +142,7 @@ def _train_until_done(cfg: TrainConfig, run: RunDirectory, world: World, status:
             return _train(cfg, run, world, status)
         gc.collect()  # the model that is left, and its optimizer, refer to themselves
         release()
+        _require_shared(run, world)  # another state of a step that all have seen before
 
 
 def _train(cfg: TrainConfig, run: RunDirectory, world: World, status: Status) -> dict[str, Any]:

@@ -12,12 +12,15 @@ import torch
 
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig, search_with
-from nmt.distributed import ALONE
+from nmt.distributed import ALONE, World
 from nmt.runs import train
 from nmt.runs.checkpoint_names import load_weights
+from nmt.runs.directory import RunDirectory
 from nmt.runs.opening import open_run
+from nmt.runs.status import Status
 from nmt.runs.validation import Search
 from nmt.training.checkpoint import Checkpoint
+from nmt.training.recovery import RolledBack, go_back
 from nmt.training.train_state import TrainState
 from nmt.translation.evaluate import Scores
 from nmt.verbs import VERBS
@@ -118,6 +121,31 @@ def test_the_weights_that_are_averaged_are_scored_with_the_tuned_search(
 
 
 @pytest.mark.fault(25)
+def test_all_ranks_must_see_the_checkpoint_that_a_rollback_has_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Telling(World):
+        def broadcast(self, value: Any) -> Any:
+            seen.append(value)
+            return value
+
+    def trained(*_: object) -> dict[str, Any]:
+        assert len(seen) == len(attempts)
+        attempts.append(run.checkpoints.steps())
+        if len(attempts) == 2:
+            return {"step": 9}
+        before.append(train._seen(run))
+        go_back(run.checkpoints, 7, TrainState(step=8))
+        raise RolledBack("the loss is nan")
+
+    run, status = RunDirectory(untrained(tmp_path / "run")), cast(Status, None)
+    seen, attempts, before = list[object](), list[object](), list[object]()
+    monkeypatch.setattr(train, "_train", trained)
+    assert train._train_until_done(cast(TrainConfig, None), run, Telling(), status) == {"step": 9}
+    assert attempts == [[7], [7]]
+    assert seen == [train._seen(run)] != before
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(tmp_path: Path) -> None:
     """After an update that draws dropout and the order of the pairs."""
 
