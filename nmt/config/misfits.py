@@ -385,9 +385,10 @@ def _misfits_of_training(cfg: TrainConfig) -> Iterator[str]:
         )
     yield from _misfits_of_optimizer(cfg)
     if cfg.objective.needs_average and not cfg.trainer.ema_decay:
+        average = "" if cfg.optimizer.averages else "trainer.ema_decay=0.999, or "
         yield (
             "objective.teacher=ema is the moving average of the weights, but trainer.ema_decay is 0; "
-            "set trainer.ema_decay=0.999, or objective.teacher=self"
+            f"set {average}objective.teacher=self"
         )
     if cfg.objective.needs_average and cfg.runtime.parallel is Parallel.fsdp:
         yield (
@@ -410,9 +411,10 @@ def _misfits_of_optimizer(cfg: TrainConfig) -> Iterator[str]:
             "set runtime.parallel=ddp, or optimizer=adamw"
         )
     if cfg.optimizer.averages and cfg.trainer.ema_decay:
+        teacher = " and objective.teacher=self" if cfg.objective.needs_average else ""
         yield (
             f"optimizer={cfg.optimizer.name} averages the weights itself, but trainer.ema_decay is "
-            f"{cfg.trainer.ema_decay:g}; set it to 0"
+            f"{cfg.trainer.ema_decay:g}; set it to 0{teacher}"
         )
     if cfg.optimizer.averages and not isinstance(cfg.schedule, ConstantConfig):
         yield (

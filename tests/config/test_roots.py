@@ -597,6 +597,24 @@ def test_a_damaged_config_is_read_or_refused(
             "training data is a mixture or a stream; set objective.alignments=null to estimate alignments",
         ),
         (
+            ("objective=simcut", "objective.teacher=ema"),
+            "objective.teacher=ema is the moving average of the weights, but trainer.ema_decay is 0; set "
+            "trainer.ema_decay=0.999, or objective.teacher=self",
+        ),
+        (
+            ("optimizer=schedule_free", "schedule=constant", "objective=simcut", "objective.teacher=ema"),
+            "objective.teacher=ema is the moving average of the weights, but trainer.ema_decay is 0; set "
+            "objective.teacher=self",
+        ),
+        (
+            (
+                *("optimizer=schedule_free", "schedule=constant", "trainer.ema_decay=0.9"),
+                *("objective=simcut", "objective.teacher=ema"),
+            ),
+            "optimizer=schedule_free averages the weights itself, but trainer.ema_decay is 0.9; set it to 0 "
+            "and objective.teacher=self",
+        ),
+        (
             ("objective=minimum_risk", "objective.metric=comet"),
             "objective.metric must be one of bleu, spbleu, chrf, chrf++, ter, which score sentences, but is "
             "'comet'",
