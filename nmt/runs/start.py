@@ -38,6 +38,7 @@ from nmt.training.adapting.configs import FewWeightsConfig
 from nmt.training.adapting.freezing import matching
 from nmt.training.checkpoint import AVERAGE, Checkpoint, memory_of
 from nmt.training.lengths import are_counted
+from nmt.training.optimizers.schedule_configs import PlateauConfig
 from nmt.training.parallel_model import OF_OBJECTIVE, OF_TRAINED
 from nmt.training.train_state import TrainState
 
@@ -159,7 +160,8 @@ class Start:
             return None
         _require_later(self.checkpoint, max_steps, typed=self.cfg.trainer.max_steps)
         step, rows = int(self.checkpoint), _Rows(model, self.run.tokenizer, tokenizer)
-        stored = self.run.directory.checkpoints.load(step).optimizer
+        begun = self.run.directory.checkpoints.load(step)
+        stored, progress = begun.optimizer, TrainState(step=step)
         state, sources = dict[str, Tensor](), self._sources(model)
         for key, x in stored.items():
             name, _, kind = key.rpartition("/")
@@ -171,7 +173,9 @@ class Start:
                 state[OF_TRAINED + name] = x.detach().clone() if theirs is None else rows.moved(name, theirs)
         if self.cfg.optimizer.averages:
             self._require_states_of_all(model, state)
-        return Checkpoint(step, model.state_dict(), state, TrainState(step=step).to_store())
+        if isinstance(self.cfg.schedule, PlateauConfig) and isinstance(self.run.cfg.schedule, PlateauConfig):
+            progress.num_cuts = TrainState.stored_in(begun.state).num_cuts
+        return Checkpoint(step, model.state_dict(), state, progress.to_store())
 
     def _require_states_of_all(self, model: TranslationModel, state: Mapping[str, Tensor]) -> None:
         """Raise `UserError` unless all weights that learn have a state, so that one average is of all."""

@@ -88,6 +88,8 @@ class TrainState:
         )
         if not wrong:
             found = cls(**{"sorts_by_target": True, **progress})
+            if found.lowest_loss is not None and math.isnan(found.lowest_loss):  # as in earlier versions
+                found.lowest_loss = None
             if "positions" in found.window:  # of the target, when those of the source were not counted
                 found.window["tgt_positions"] = found.window.pop("positions")
             counts = [*(x for x in vars(found).values() if type(x) is int), *map(_step, found.scores)]

@@ -531,7 +531,8 @@ class Trainer:
         gained = train_state.best_steps()[0] == train_state.step
         tracker.message(validation_line(train_state.step, values, gained))
         train_state.validations_without_gain = 0 if gained else train_state.validations_without_gain + 1
-        if train_state.lowest_loss is None or values["valid/loss"] < train_state.lowest_loss:
+        lowest = math.inf if train_state.lowest_loss is None else train_state.lowest_loss
+        if values["valid/loss"] < lowest:  # nan never is
             train_state.lowest_loss = values["valid/loss"]
             train_state.validations_without_lower_loss = 0
         else:

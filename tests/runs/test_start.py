@@ -21,6 +21,8 @@ from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.start import _Rows, opened_start
 from nmt.training.adapting.configs import LoraConfig
+from nmt.training.checkpoint import Checkpoint
+from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
 from tests.runs.untrained import CLASSIFIER, untrained
 
@@ -243,6 +245,22 @@ def test_an_optimizer_that_cannot_go_on_is_refused(tmp_path: Path) -> None:
         (composed,) = compose(VERBS["train"], keys)
         with pytest.raises(UserError, match=f"^init.optimizer=keep: {run} .* {told}"):
             opened_start(composed.to_config(TrainConfig))
+
+
+@pytest.mark.parametrize(("schedule", "cuts"), [("plateau", 3), ("constant", 0)])
+def test_an_optimizer_that_is_kept_keeps_the_cuts_of_a_plateau(
+    schedule: str, cuts: int, tmp_path: Path
+) -> None:
+    run = untrained(tmp_path / "run", "schedule=plateau")
+    store, progress = RunDirectory(run).checkpoints, TrainState(step=9, num_cuts=3, lowest_loss=0.5)
+    store.save(Checkpoint(9, store.load_model(7), {}, progress.to_store()))
+    keys = ["data=toy", f"init={run}", "init.optimizer=keep", "init.checkpoint=9", f"schedule={schedule}"]
+    (composed,) = compose(VERBS["train"], keys)
+    start = opened_start(composed.to_config(TrainConfig))
+    assert start is not None
+    begun = start.continued(start.run.model, start.run.tokenizer, None)
+    assert begun is not None
+    assert TrainState.stored_in(begun.state) == TrainState(step=9, num_cuts=cuts)
 
 
 def test_what_an_optimizer_keeps_of_columns_has_no_rows_of_a_vocabulary() -> None:

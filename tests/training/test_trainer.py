@@ -762,6 +762,18 @@ def test_a_plateau_cuts_the_rate(trainer: Factory) -> None:
     assert rates == pytest.approx([1e-2] * 4 + [1e-3])  # steps 3 and 4 are no better than 2
 
 
+def test_a_validation_loss_that_is_not_a_number_is_never_the_lowest(trainer: Factory) -> None:
+    """Nor one that an earlier version has stored."""
+    losses = iter([math.nan, math.nan, 2.0, 1.0])
+    schedule = PlateauConfig(peak_rate=1e-2, warmup_steps=0, plateau_patience=2)
+    made = trainer(schedule=schedule, max_steps=4, eval_every_steps=1, best_metric="loss")
+    made.validate = lambda step: {"valid/loss": next(losses)}
+    done = fit(made)
+    assert (done.lowest_loss, done.num_cuts, done.validations_without_lower_loss) == (1.0, 1, 0)
+    of_before = replace(done, lowest_loss=math.nan).to_store()
+    assert TrainState.stored_in(of_before) == replace(done, lowest_loss=None)
+
+
 @pytest.mark.fault(20)
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(trainer: Factory) -> None:
     broken = trainer(max_steps=3)
