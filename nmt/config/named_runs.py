@@ -22,7 +22,7 @@ from nmt.config.plain import named, parsed, read_plain, read_text
 from nmt.config.registry import SCHEMA_PREFIX, VARIANTS
 from nmt.config.roots import TrainConfig
 from nmt.config.spelling import spelled
-from nmt.config.starting import VocabularyUse, following, kept, values_of
+from nmt.config.starting import InitConfig, VocabularyUse, following, kept, values_of
 from nmt.config.stored import flat, known_runs, load_run, may_change, to_plain, warn_of_edits
 from nmt.config.verb import Verb
 from nmt.errors import Problems, UserError, tell
@@ -178,7 +178,10 @@ def _followed(init: str, typed: Mapping[str, Override]) -> list[str]:
         stored = dataclasses.replace(stored, model=kept(stored.model, (encoder, decoder)))
     use = typed.get("init.vocabulary")
     keeps = use is None or use.value() != VocabularyUse.remap.value
-    return following(to_plain(stored), list(typed), keeps_tokenizer=keeps)
+    weights = typed.get("init.weights")
+    chosen: object = ["*"] if weights is None else weights.value()
+    is_whole = not isinstance(chosen, list) or InitConfig(weights=chosen).is_whole
+    return following(to_plain(stored), list(typed), keeps_tokenizer=keeps, is_whole=is_whole)
 
 
 def _layers(override: Override | None) -> list[int] | None:

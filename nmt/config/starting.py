@@ -6,7 +6,7 @@ differs need be said; what the user says goes before. Knows configs; opens no mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatch
@@ -96,6 +96,18 @@ class InitConfig:
 
 FREE = ("*dropout*", "layer_drop", "init", "embedding_init")
 """Keys of a model that neither name nor shape a weight, nor say what is computed of them."""
+OF_COMPUTATION = (
+    "num_heads",
+    "decoder_num_heads",
+    "norm_order",
+    "norm_eps",
+    "positions",
+    "max_distance",
+    "activation",
+    "embedding_scale",
+    "prefix",
+)
+"""Keys of a model that say what is computed of the weights of its layers, and of most values shape none."""
 OF_TEXT = (
     "kind",
     "path",
@@ -125,17 +137,20 @@ def kept(model: ModelConfig, layers: tuple[list[int] | None, list[int] | None]) 
         raise UserError(f"init.{error}") from None
 
 
-def following(stored: dict[str, Any], typed: Sequence[str], *, keeps_tokenizer: bool) -> list[str]:
+def following(
+    stored: dict[str, Any], typed: Sequence[str], *, keeps_tokenizer: bool, is_whole: bool
+) -> list[str]:
     """Return overrides for the model, task and tokenizer of a `stored` config, but what is `typed`.
 
-    `typed` are keys and groups that the user sets: a `model` of another choice is followed in no key.
+    `typed` are keys and groups that the user sets: a `model` of another choice is followed in no key. What an
+    adaptation has added is followed where the model `is_whole`.
     """
     lines = [] if "task" in typed else [f"task={stored['task']}"]
     if "model" not in typed:
         values = dict(stored["model"])
         lines.append(f"model=base_{values.pop('name')}")
         lines += values_of("model", values, typed)
-    if "adapt" not in typed and not _merges(stored):
+    if is_whole and "adapt" not in typed and not _merges(stored):
         values = dict(stored["adapt"])
         lines.append(f"adapt=base_{values.pop('name')}")
         lines += values_of("adapt", values, typed)
@@ -178,12 +193,28 @@ def contradictions(
 
 def other_shapes(cfg: dict[str, Any], stored: dict[str, Any]) -> list[str]:
     """Return a line for each key of both models that shapes weights, where the two plain configs differ."""
+    both = _shared_keys(cfg, stored)
+    found = list(_differences("model", *both, without=_free(both[0])))
+    new, old = ({"source_factors": of["tokenizer"]["source_factors"]} for of in (cfg, stored))
+    return [*found, *_differences("tokenizer", new, old, without=())]
+
+
+def other_computation(cfg: dict[str, Any], stored: dict[str, Any], stacks: Collection[str]) -> list[str]:
+    """Return a line for each key by which weights of the `stacks` compute something else in another model.
+
+    `stacks` are the first parts of their names; both configs are plain.
+    """
+    both = _shared_keys(cfg, stored)
+    is_of_decoder = "decoder" in stacks
+    others = [key for key in both[1] if key not in OF_COMPUTATION]
+    others += [key for key in OF_COMPUTATION if key.startswith("decoder_") and not is_of_decoder]
+    return list(_differences("model", *both, without=others)) if stacks else []
+
+
+def _shared_keys(cfg: dict[str, Any], stored: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys of the models of two plain configs that both have, but the family."""
     shared = [key for key in stored["model"] if key in cfg["model"] and key != "name"]
-    found = list[str]()
-    for part, keys in (("model", shared), ("tokenizer", ["source_factors"])):
-        new, old = ({key: of[part][key] for key in keys} for of in (cfg, stored))
-        found += _differences(part, new, old, without=_free(new))
-    return found
+    return {key: cfg["model"][key] for key in shared}, {key: stored["model"][key] for key in shared}
 
 
 def _free(model: dict[str, Any]) -> list[str]:

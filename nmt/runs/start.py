@@ -17,7 +17,14 @@ from torch import Tensor
 
 from nmt.config.misfits import way_to_tags
 from nmt.config.roots import Task, TrainConfig
-from nmt.config.starting import OptimizerUse, VocabularyUse, kept, other_shapes, refuse_contradictions
+from nmt.config.starting import (
+    OptimizerUse,
+    VocabularyUse,
+    kept,
+    other_computation,
+    other_shapes,
+    refuse_contradictions,
+)
 from nmt.config.stored import load_config, to_plain
 from nmt.data.configs import directions
 from nmt.data.parallel_text import Split
@@ -81,6 +88,11 @@ class Start:
         rows = _Rows(model, self.run.tokenizer, tokenizer)
         log(f"starting from {self.run.directory.path}, {self.place} (sha256 {self.sha256[:16]})")
         new = _load(model, self._chosen(), rows, self._misfit)
+        if others := self._other_computation():
+            log(
+                f"warning: layers of the run compute something else in this model: {'; '.join(others)}; set "
+                "these keys as they are there unless that is meant"
+            )
         sizes = {name: x.numel() for name, x in model.named_parameters()}
         fresh = [name for name in new if name in sizes]
         total = sum(sizes.values())
@@ -122,6 +134,12 @@ class Start:
         unfit = {tops[name] for name in wrong}
         fit = ",".join(f"{top}.*" for top in dict.fromkeys(tops.values()) if top not in unfit)
         return UserError(f"{lines}\n{', or '.join([*ways, f'take what fits: init.weights=[{fit}]'])}")
+
+    def _other_computation(self) -> list[str]:
+        """Return a line for each key by which layers that are taken compute something else in the model."""
+        tops = {name.partition(".")[0] for name in self._chosen()}
+        stacks = {top for top in tops if not top.endswith(("embedding", "output"))}
+        return other_computation(to_plain(self.cfg), to_plain(self.run.cfg), stacks)
 
     def _fewer_layers(self) -> Iterator[str]:
         """Yield how to take as many layers as the model has, for each stack in which the run has more."""

@@ -20,7 +20,7 @@ from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
 from nmt.runs.start import _Rows, opened_start
-from nmt.training.adapting.configs import LoraConfig
+from nmt.training.adapting.configs import AdaptersConfig, LoraConfig
 from nmt.training.checkpoint import Checkpoint
 from nmt.training.train_state import TrainState
 from nmt.verbs import VERBS
@@ -155,6 +155,55 @@ def test_weights_that_do_not_fit_are_told_with_the_keys_that_differ(
     with pytest.raises(UserError) as error:
         start.begin(initial_model(cfg, tokenizer), tokenizer, None, print)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "new", "told"),
+    [
+        (
+            "encoder.*,src_embedding.*",
+            [
+                *LABELS,
+                *("model=encoder", "model.d_model=8", "model.d_ff=8", "model.encoder_layers=1"),
+                *("model.num_heads=4", "model.positions=alibi", "model.norm_eps=0.1"),
+                *("model.activation=gelu", "model.embedding_scale=false", "model.dropout=0.3"),
+            ],
+            "model.num_heads=4, but 2 there; model.norm_eps=0.1, but 1e-05 there; model.positions=alibi, but "
+            "sinusoidal there; model.activation=gelu, but relu there; model.embedding_scale=false, but true "
+            "there; ",
+        ),
+        ("encoder.*", ["data=toy", "model.decoder_num_heads=1", "model.decoder_layers=2"], ""),
+        (
+            "decoder.*",
+            ["data=toy", "model.decoder_num_heads=1"],
+            "model.decoder_num_heads=1, but null there; ",
+        ),
+        ("*embedding.*", ["data=toy", "model.num_heads=4"], ""),
+        ("*", ["data=toy", "model.dropout=0.3"], ""),
+    ],
+)
+def test_layers_that_compute_something_else_in_the_new_model_are_warned_of(
+    weights: str, new: list[str], told: str, tmp_path: Path
+) -> None:
+    run = untrained(tmp_path / "run", "model.positions=sinusoidal")
+    (composed,) = compose(VERBS["train"], [f"init={run}", f"init.weights=[{weights}]", *new])
+    start = opened_start(cfg := composed.to_config(TrainConfig))
+    assert start is not None
+    tokenizer = Tokenizer(cfg.tokenizer, start.run.tokenizer.src_model, start.run.tokenizer.tgt_model)
+    log = list[str]()
+    start.begin(initial_model(cfg, tokenizer), tokenizer, None, log.append)
+    warning = "warning: layers of the run compute something else in this model: "
+    way_out = "set these keys as they are there unless that is meant"
+    assert [line for line in log if "warning" in line] == ([warning + told + way_out] if told else [])
+
+
+def test_a_run_with_adapters_is_a_start_in_part(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run")
+    stored = load_config(run / "config.yaml")
+    save_config(dataclasses.replace(stored, adapt=AdaptersConfig()), run / "config.yaml")
+    for weights, name in (("[*]", "adapters"), ("[]", "none"), ("[encoder.*]", "none")):
+        (composed,) = compose(VERBS["train"], ["data=toy", f"init={run}", f"init.weights={weights}"])
+        assert composed.to_config(TrainConfig).adapt.name == name
 
 
 @pytest.mark.parametrize(
