@@ -8,7 +8,8 @@ Recurrent matrices start orthogonal (Saxe et al. 2014), the others from Xavier's
 gate by itself; biases start at 0, that of the LSTM's forget gate at 1 (Jozefowicz et al. 2015). Dropout is
 applied between layers, never along time (Zaremba et al. 2015).
 
-GRU: Cho et al. 2014, section 2.3. LSTM: Hochreiter and Schmidhuber 1997, with forget gate.
+GRU: Cho et al. 2014, section 2.3, but that the reset gate scales the product of the recurrent matrix and its
+bias, not the state before it. LSTM: Hochreiter and Schmidhuber 1997, with forget gate.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from nmt.layers.relative_positions import (
 from nmt.layers.summaries import Ssru, Summary
 from nmt.models.configs import Init, StackConfig
 from nmt.models.kv_cache import KeyValueCache
+from nmt.models.vocabulary import initial_std
 
 
 class SelfAttentionSublayer(nn.Module):
@@ -131,7 +132,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = tokens
         self.scale = cfg.embedding_factor
-        self.positions = build_positions(cfg)
+        self.positions = build_positions(cfg, tokens.num_embeddings)
         self.norm = build_norm(cfg) if cfg.embedding_norm else nn.Identity()
         self.dropout = Dropout(cfg.dropout)
 
@@ -192,9 +193,10 @@ def build_stack(
     if cfg.init is Init.depth_scaled:
         modules = [module for layer in stack for module in layer.modules()]
         outputs = [module.output.weight for module in modules if isinstance(module, MultiHeadAttention)]
-        outputs += [module.outer.weight for module in modules if isinstance(module, FeedForward)]
+        outputs += [one.block.outer.weight for one in modules if isinstance(one, FeedForwardSublayer)]
         outputs += [module.value_weight for module in modules if isinstance(module, Ssru)]
-        num_sublayers = len(outputs) // len(stack) * (depth or len(stack))
+        num_residuals = sum(isinstance(module, Residual) for module in modules)
+        num_sublayers = num_residuals // len(stack) * (depth or len(stack))
         for output in outputs:
             output.data *= num_sublayers**-0.5
     return stack
@@ -242,12 +244,15 @@ def build_attention(cfg: StackConfig, role: AttentionRole, d_memory: int | None 
     )
 
 
-def build_positions(cfg: StackConfig) -> PositionTable | None:
-    """Return the table of positions that are added to the embeddings, None for other kinds."""
+def build_positions(cfg: StackConfig, vocab_size: int) -> PositionTable | None:
+    """Return the table of positions that are added to the embeddings, None for other kinds.
+
+    Learned ones begin as large as the embeddings, which are those of `vocab_size` tokens.
+    """
     if cfg.positions is Positions.sinusoidal:
         return SinusoidalPositions(cfg.d_model)
     if cfg.positions is Positions.learned:
-        std = cfg.embedding_factor * cfg.d_model**-0.5  # as embeddings that start normal, once scaled
+        std = cfg.embedding_factor * initial_std(cfg.embedding_init, vocab_size, cfg.d_model)
         return LearnedPositions(cfg.d_model, cfg.max_positions, std=std)
     return None
 

@@ -82,6 +82,13 @@ class Vocabulary(NamedTuple):
     output: nn.Linear
 
 
+def initial_std(init: EmbeddingInit, vocab_size: int, d_model: int) -> float:
+    """Return the standard deviation of a matrix (V, D) that begins as `init` says."""
+    if init is EmbeddingInit.xavier:
+        return float((2 / (vocab_size + d_model)) ** 0.5)
+    return float(d_model**-0.5)
+
+
 def build_vocabulary(
     tying: Tying,
     d_model: int,
@@ -110,7 +117,7 @@ def build_vocabulary(
         if init is EmbeddingInit.xavier:
             nn.init.xavier_uniform_(layer.weight)
         else:
-            nn.init.normal_(layer.weight, std=layer.weight.shape[1] ** -0.5)
+            nn.init.normal_(layer.weight, std=initial_std(init, *layer.weight.shape))
     if output_bias:
         nn.init.zeros_(output.bias)
     if tying in (Tying.src_tgt, Tying.all):

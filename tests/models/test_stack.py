@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nmt.errors import UserError
-from nmt.layers.choices import Positions
+from nmt.layers.choices import Positions, SelfAttention
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import Init, TransformerConfig, Tying
@@ -81,6 +81,22 @@ def test_the_depth_that_scales_a_stack_counts_shared_layers() -> None:
     shallow = build(encoder_layers=1, init=Init.depth_scaled)
     weights = [model.encoder[0].feed_forward.block.outer.weight for model in (deep, shallow)]
     assert_close(weights[0] * 2, weights[1])
+
+
+@pytest.mark.parametrize("average_feed_forward", [True, False])
+def test_average_attention_is_a_sublayer_without_a_last_matrix(average_feed_forward: bool) -> None:
+    models = []
+    for init in Init:
+        torch.manual_seed(1)
+        average = {"decoder_self_attention": SelfAttention.average, "decoder_layers": 4}
+        models.append(build(init=init, average_feed_forward=average_feed_forward, **average).state_dict())
+    plain, scaled = models
+    for name, weight in plain.items():
+        is_last = name.startswith("decoder.") and name.endswith(
+            ("cross_attention.attention.output.weight", "feed_forward.block.outer.weight")
+        )
+        if not name.startswith("encoder."):
+            assert_close(scaled[name], weight * (12**-0.5 if is_last else 1.0))
 
 
 def test_a_layer_that_is_left_out_is_the_identity(

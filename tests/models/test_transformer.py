@@ -404,6 +404,18 @@ def test_depth_scaled_weights(tiny_model: TinyModel) -> None:
     assert len([name for name in plain if name.endswith(("attention.output.weight", "outer.weight"))]) == 13
 
 
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("init", EmbeddingInit)
+def test_learned_positions_begin_as_large_as_the_embeddings(
+    tiny_model: TinyModel, init: EmbeddingInit, scale: bool
+) -> None:
+    model = tiny_model(embedding_init=init, d_model=128, positions=Positions.learned, embedding_scale=scale)
+    embedding = model.src_embedding
+    assert embedding.positions is not None
+    tokens, positions = embedding.tokens.weight * embedding.scale, embedding.positions.rows
+    assert float(positions.detach().std()) == pytest.approx(float(tokens.detach().std()), rel=0.05)
+
+
 @pytest.mark.parametrize("tying", [Tying.none, Tying.all])
 def test_xavier_embeddings(tiny_model: TinyModel, tying: Tying) -> None:
     model = tiny_model(embedding_init=EmbeddingInit.xavier, tying=tying, d_model=128)
