@@ -29,6 +29,7 @@ from nmt.translation.translate import (
     evaluating,
     is_shortened,
     longest_source,
+    longest_target,
     translate,
 )
 
@@ -220,25 +221,25 @@ def _tokens(
     to_translate = ["" if target is not None else source for source, target in pairs]
     numbers = range(first_line, first_line + len(pairs))
     found = translate(to_translate, model, tokenizer, cfg, device=device, warn=warn, numbers=numbers)
-    longest = longest_source(model, cfg)
+    longest, most = longest_source(model, cfg), longest_target(model, cfg)
     src = tokenizer.src_pieces(beginnings((source for source, _ in pairs), longest))
-    targets = beginnings((target or "" for _, target in pairs), longest)
+    targets = beginnings((target or "" for _, target in pairs), most)
     tgt = tokenizer.tgt_pieces(targets, [source for source, _ in pairs])
     sentences, too_long, shortened = [], [], []
     for i, (line, (source, target)) in enumerate(zip(numbers, pairs, strict=True)):
         if target is None:
             tgt[i] = tokenizer.decoded_pieces(found[i].ids)
-        elif max(len(src[i]), len(tgt[i])) > longest:
+        elif len(src[i]) > longest or len(tgt[i]) > most:
             too_long.append(line)
-            tgt[i] = _cut(tgt[i], longest)
-        elif any(is_shortened(*side, longest) for side in ((source, len(src[i])), (target, len(tgt[i])))):
+            tgt[i] = _cut(tgt[i], most)
+        elif is_shortened(source, len(src[i]), longest) or is_shortened(target, len(tgt[i]), most):
             shortened.append(line)
         blank = len(src[i]) == 1 or not source.strip()
         sentences.append(SentenceMaps(line) if blank else SentenceMaps(line, _cut(src[i], longest), tgt[i]))
     if too_long:
-        warn(cut_message(too_long, longest, cfg, done="looked at"))
+        warn(cut_message(too_long, most, cfg, done="looked at"))
     if shortened:
-        warn(cut_message(shortened, longest, cfg, done="looked at", unit="characters"))
+        warn(cut_message(shortened, most, cfg, done="looked at", unit="characters"))
     return sentences
 
 

@@ -311,7 +311,7 @@ def graph_search(
     """Find what `beam_search` finds, by the `loops` of this model; not for the kernels of search on CPU."""
     results: list[list[Hypothesis]] = [[] for _ in range(len(src))]
     beams = Beams(length_limits(src_mask, model.max_length, cfg), cfg)
-    num_positions = min(_rounded_up(src.shape[1], COLUMNS), model.max_length or sys.maxsize)
+    num_positions = min(_rounded_up(src.shape[1], COLUMNS), model.max_source or sys.maxsize)
     missing = max(num_positions - src.shape[1], 0)
     state = model.start(F.pad(src, (0, missing), value=PAD_ID), F.pad(src_mask, (0, missing)))
     beams.grow(model, state)  # from one hypothesis of each sentence to K

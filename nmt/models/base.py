@@ -80,7 +80,9 @@ class TranslationModel(nn.Module, ABC):
     """p(target | source), one target token at a time."""
 
     max_length: int | None = None
-    """Longest source or target that the positions allow; None where there is no limit."""
+    """Longest target that the positions allow, and longest source; None where there is no limit."""
+    max_text: int | None = None
+    """Longest target without a source, for models that need none."""
     gains_from_compiling = True
     """Whether `runtime.compile` compiles `forward`."""
     reads_target = True
@@ -90,6 +92,11 @@ class TranslationModel(nn.Module, ABC):
 
     Every model that can be trained has one; an ensemble has none, but a `project` of its own.
     """
+
+    @property
+    def max_source(self) -> int | None:
+        """Longest source that the positions allow; a mixture with models that read none has its own."""
+        return self.max_length
 
     @property
     def members(self) -> list[TranslationModel]:

@@ -38,7 +38,7 @@ class DecoderOnly(TranslationModel):
             tgt_vocab_size=tgt_vocab_size,
         )
         self.bidirectional = cfg.sees_ahead
-        self.max_length = cfg.longest
+        self.max_length, self.max_text = cfg.longest, cfg.longest_text
         self.embedding = Embedding(cfg, vocabulary.tgt)
         self.output = vocabulary.output
         layers = (SelfAttentionLayer(cfg, AttentionRole.decoder) for _ in range(cfg.num_layers))

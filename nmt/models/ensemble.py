@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -49,6 +49,11 @@ def mean_of_weights(models: Sequence[TranslationModel], shares: Sequence[float])
     return result
 
 
+def _shortest(lengths: Iterable[int | None]) -> int | None:
+    """Return the smallest of some limits; None where there is none."""
+    return min((length for length in lengths if length is not None), default=None)
+
+
 class Ensemble(TranslationModel):
     """See the module's docstring; the contract is in `nmt.models.base`."""
 
@@ -57,7 +62,11 @@ class Ensemble(TranslationModel):
         self.models = nn.ModuleList(models)
         self.mean, self.weights = cfg.mean, cfg.normalised(len(models))
         self.widths = [model.hidden_size for model in models]
-        self.max_length = min((m.max_length for m in models if m.max_length is not None), default=None)
+        self.max_length = _shortest(model.max_length for model in models)
+
+    @property
+    def max_source(self) -> int | None:
+        return _shortest(model.max_source for model in self.parts)
 
     @property
     def members(self) -> list[TranslationModel]:

@@ -27,7 +27,12 @@ class WithoutSource(TranslationModel):
     def __init__(self, model: TranslationModel):
         super().__init__()
         self.model = model
-        self.max_length = None if model.max_length is None else model.max_length - 1
+        self.max_length = None if model.max_text is None else model.max_text - 1
+
+    @property
+    def max_source(self) -> None:
+        """None: no source is read."""
+        return
 
     @property
     def output(self) -> nn.Linear:  # type: ignore[override]

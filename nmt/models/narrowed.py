@@ -39,6 +39,10 @@ class Narrowed(TranslationModel):
         self.bias = torch.zeros(allowed.shape, device=ids.device).masked_fill_(~allowed, -torch.inf)
 
     @property
+    def max_source(self) -> int | None:
+        return self.model.max_source
+
+    @property
     def hidden_size(self) -> int:
         return self.model.hidden_size + 1
 

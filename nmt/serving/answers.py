@@ -34,6 +34,7 @@ from nmt.translation.translate import (
     beginnings,
     is_shortened,
     longest_source,
+    longest_target,
     require_room,
 )
 
@@ -177,7 +178,7 @@ def num_tokens(run: Run, lines: Sequence[str], question: Question, numbers: Sequ
         if len(ids) > longest or is_shortened(one.src, len(ids), longest):
             raise UserError(f"{name} has more than the {longest} tokens that are read; split it")
         wish = wishes.of(one)
-        require_room(wish, longest, name)
+        require_room(wish, longest_target(run.model, question.search), name)
         size += wish.size
         if size > MOST_WISHED:
             raise TooLarge(

@@ -28,7 +28,7 @@ from nmt.translation.translate import (
     beginnings,
     evaluating,
     is_shortened,
-    longest_source,
+    longest_target,
 )
 
 UNSCORED = -math.inf
@@ -74,7 +74,7 @@ def score(
     `decoding.max_source_tokens` or than the model has positions; `warn` then gets one message for each kind
     that names the lines, counted from `first_line`. A blank target is EOS alone.
     """
-    longest = longest_source(model, cfg)
+    longest = longest_target(model, cfg, has_source=sources is not None)
     tgt_ids = tokenizer.encode_tgt(beginnings(targets, longest), sources)
     sides = [(targets, tgt_ids)]
     if sources is None:

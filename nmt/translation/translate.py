@@ -9,6 +9,7 @@ again afterwards.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,7 +116,7 @@ def translate(
     named = numbers or range(1, len(lines) + 1)
     sources, cut = read_sources([one.src for one in requests], model, tokenizer, cfg, warn, named)
     asked = _Asked(requests, sources, tokenizer, cfg, token_scores)
-    asked.require_room(longest_source(model, cfg), named)
+    asked.require_room(longest_target(model, cfg), named)
     allowed = AllowedTokens(cfg, tokenizer, warn)
     of_blank = ([] if i in sources else asked.unmet(i, "") for i in range(len(lines)))
     translations = [Translation("", unmet=one) for one in of_blank]
@@ -299,7 +300,12 @@ def _best(ranked: list[Translation]) -> Translation:
 
 def longest_source(model: TranslationModel, cfg: DecodingConfig) -> int:
     """Return how many tokens of a line are read, EOS included: as many as config and positions allow."""
-    return min(cfg.max_source_tokens, model.max_length or cfg.max_source_tokens)
+    return min(cfg.max_source_tokens, model.max_source or cfg.max_source_tokens)
+
+
+def longest_target(model: TranslationModel, cfg: DecodingConfig, *, has_source: bool = True) -> int:
+    """Return how many tokens a target that is given may have, EOS included, with a source or without."""
+    return min(cfg.max_source_tokens, (model.max_length if has_source else model.max_text) or sys.maxsize)
 
 
 def beginnings(lines: Iterable[str], longest: int) -> list[str]:

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.decoding import decode
 from nmt.decoding.configs import BeamConfig
+from nmt.layers.choices import Positions
 from nmt.models.fusion import Fusion, WithoutSource
 from nmt.models.narrowed import narrowed
 from tests.models.test_contract import build, decoder_only, transformer
@@ -64,7 +65,17 @@ def test_no_weight_is_the_translation_model_and_its_attention_is_seen() -> None:
     assert fused.members == [net]
 
 
-def test_a_language_model_needs_a_position_more() -> None:
-    lm = build(decoder_only()).eval()
-    lm.max_length = 12
+def test_a_language_model_has_all_its_positions_but_one_and_limits_no_source() -> None:
+    lm = build(decoder_only(max_positions=12, positions=Positions.learned)).eval()
+    assert lm.max_length == 5  # of source and target alike
     assert WithoutSource(lm).max_length == 11
+    free, few = (build(transformer(positions=kind)).eval() for kind in (Positions.alibi, Positions.learned))
+    ids, allowed = torch.tensor([0, 1, 2, 3, 7]), torch.ones(len(SRC), 5, dtype=torch.bool)
+    for net, limits in ((free, (11, None)), (few, (11, 32)), (Fusion(few, lm, 0.1), (11, 32))):
+        fused = Fusion(net, lm, 0.3).eval()
+        assert (fused.max_length, fused.max_source) == limits
+        assert narrowed(fused, ids, allowed).max_source == limits[1]
+    tgt = torch.cat([TGT, TGT[:, 1:], TGT[:, 1:], TGT[:, 1:2]], dim=1)
+    assert tgt.shape[1] == 11
+    with torch.inference_mode():
+        assert Fusion(free, lm, 0.3).eval()(SRC, MASK, tgt).shape[1] == 11

@@ -126,6 +126,17 @@ def test_a_language_model_scores_a_line_after_the_end_of_another() -> None:
     assert_close(found.log_prob, -nll.item(), atol=1e-5, rtol=1e-5)
 
 
+def test_a_text_of_a_language_model_may_take_all_its_positions() -> None:
+    """64 in all, of which the end of the line before takes one and its own end another."""
+    warnings = list[str]()
+    lines = ["a" * length for length in (61, 62)]
+    fits, does_not = score(None, lines, language_model(), TOKENIZER, CFG, device=CPU, warn=warnings.append)
+    assert (len(fits.ids), does_not.ids) == (63, [])
+    assert warnings == [
+        "line 2: too long, scored -inf, because a side has more than 64 tokens, or 4096 characters"
+    ]
+
+
 def test_what_cannot_be_scored_is_told_and_stays_in_its_place() -> None:
     """A blank source, and sides that are too long; a blank target is the end alone."""
     model, warnings = transformer(), list[str]()
