@@ -63,6 +63,7 @@ class Ensemble(TranslationModel):
         self.mean, self.weights = cfg.mean, cfg.normalised(len(models))
         self.widths = [model.hidden_size for model in models]
         self.max_length = _shortest(model.max_length for model in models)
+        self.max_text = _shortest(model.max_text for model in models)
 
     @property
     def max_source(self) -> int | None:

@@ -23,7 +23,8 @@ from nmt.layers.choices import Positions
 from nmt.layers.loss import smoothed_nll
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
-from nmt.models.configs import DecoderOnlyConfig, ModelConfig, TransformerConfig
+from nmt.models.configs import DecoderOnlyConfig, EnsembleConfig, ModelConfig, TransformerConfig
+from nmt.models.ensemble import Ensemble
 from nmt.translation import score as scoring
 from nmt.translation.evaluate import validation_values
 from nmt.translation.score import PairScore, score, score_ids
@@ -128,13 +129,14 @@ def test_a_language_model_scores_a_line_after_the_end_of_another() -> None:
 
 def test_a_text_of_a_language_model_may_take_all_its_positions() -> None:
     """64 in all, of which the end of the line before takes one and its own end another."""
-    warnings = list[str]()
-    lines = ["a" * length for length in (61, 62)]
-    fits, does_not = score(None, lines, language_model(), TOKENIZER, CFG, device=CPU, warn=warnings.append)
-    assert (len(fits.ids), does_not.ids) == (63, [])
-    assert warnings == [
-        "line 2: too long, scored -inf, because a side has more than 64 tokens, or 4096 characters"
-    ]
+    lines, one = ["a" * length for length in (61, 62)], language_model()
+    for model in (one, Ensemble([one, one], EnsembleConfig()).eval()):
+        warnings = list[str]()
+        fits, does_not = score(None, lines, model, TOKENIZER, CFG, device=CPU, warn=warnings.append)
+        assert (len(fits.ids), does_not.ids) == (63, [])
+        assert warnings == [
+            "line 2: too long, scored -inf, because a side has more than 64 tokens, or 4096 characters"
+        ]
 
 
 def test_what_cannot_be_scored_is_told_and_stays_in_its_place() -> None:
