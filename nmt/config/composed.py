@@ -17,7 +17,7 @@ from nmt.config.registry import SCHEMA_PREFIX
 from nmt.config.roots import Root, Task, TrainConfig, to_config
 from nmt.config.schemas import compose_with_hydra
 from nmt.config.small_data import Setting
-from nmt.config.stored import fingerprint, load_config
+from nmt.config.stored import fingerprint, flat, load_config, to_plain
 from nmt.config.sweeps import file_name
 from nmt.config.verb import Verb
 from nmt.errors import UserError, tell
@@ -75,6 +75,13 @@ class Composed:
             cfg = to_config(small_data.filled(self.cfg, settings), TrainConfig)
             check(cfg)
         return cfg, self.run_dir(cfg)
+
+    def to_training_like(self, stored: TrainConfig) -> TrainConfig:
+        """Return the config of a training in which what is left open is as in `stored`; read no data."""
+        known = dict(flat(to_plain(stored)))
+        open_keys = small_data.open_keys(self.cfg)
+        settings = [Setting(key, known[key], "") for key in open_keys if key in known]
+        return to_config(closed(small_data.filled(self.cfg, settings)), TrainConfig)
 
     def chosen(self) -> list[Setting]:
         """Choose what the config leaves open by the training data, and say why on standard error."""

@@ -30,6 +30,16 @@ from nmt.errors import UserError, first_of, suggest, warn
 from nmt.files import OUTPUTS, read_json, write_atomically
 from nmt.metrics.scoring import default_best
 
+PLACE = (
+    "runtime.device",
+    "runtime.threads",
+    "runtime.parallel",
+    "runtime.timeout_minutes",
+    "runtime.grace_seconds",
+    "runtime.requeue",
+)
+"""Keys that say where a training is computed and how it is stopped there, and nothing of what it computes."""
+
 REPORTING = (
     "run",
     "trainer.num_samples",
@@ -49,12 +59,7 @@ REPORTING = (
     "sets.*",
     "data.references",
     "tracking.*",
-    "runtime.device",
-    "runtime.threads",
-    "runtime.parallel",
-    "runtime.timeout_minutes",
-    "runtime.grace_seconds",
-    "runtime.requeue",
+    *PLACE,
 )
 """Keys that say where and how a run is computed, scored and shown, and what follows a failure; the name of
 its directory does not depend on them, but where an objective learns from them (`further_keys`)."""

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from nmt.config import small_data
 from nmt.config.composed import Composed
 from nmt.config.explain import leaves
 from nmt.config.roots import TrainConfig
-from nmt.config.stored import difference, load_config, matches, may_change
+from nmt.config.stored import PLACE, difference, load_config, matches, may_change
 from nmt.config.sweeps import Launcher, Pruner, digest
 from nmt.config.trials import Sweep
 from nmt.data.parallel_text import stamp_of_files
@@ -336,7 +336,6 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
                 f"sweep.pruner={plan.cfg.pruner.name} must know when the {what} comes, but "
                 f"trainer.{name} is {value!r}; set it to a number of updates"
             )
-    settings = {key: value for key, value in plan.shared.items() if not matches(key, MOVABLE)}
     first, last = (
         (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
     )
@@ -348,7 +347,7 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
         parallel=parallel,
         first_step=first,
         last_step=last,
-        settings={**settings, METRIC: ranking.metric},
+        settings={**_lasting(plan.shared), METRIC: ranking.metric},
     )
 
 
@@ -361,7 +360,7 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
         path = None if trial.is_rehearsal else trial.folder
         record = records.add(trial.name, dict(trial.values), path, _mark(plan, trial))
         if trial.folder is not None:
-            results = _results(plan, trial)
+            results = _results(plan, trial, record)
             if results is not None:
                 record.fixed = records.fixed
                 _finish(record, results, ranking)
@@ -374,6 +373,11 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
         if record.state == "running" and not record.job:
             record.state = "waiting"
     return records
+
+
+def _lasting(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a command that no trial may have otherwise when it goes on."""
+    return {key: value for key, value in settings.items() if not matches(key, MOVABLE)}
 
 
 def _lacks_output(plan: Sweep, trial: Composed) -> bool:
@@ -407,9 +411,15 @@ def _content(run: str) -> str:
     return "".join(file.read_text(encoding="utf-8", errors="replace") for file in manifests)
 
 
-def _results(plan: Sweep, trial: Composed) -> dict[str, Any] | None:
-    """Return the results of a training that is finished with exactly the config of the trial, or None."""
+def _results(plan: Sweep, trial: Composed, record: Record) -> dict[str, Any] | None:
+    """Return the results of a training that is finished with exactly the config of the trial, or None.
+
+    Where a part of it is left to the corpus, the same command has begun the run: what is stored there does not
+    tell who has chosen it.
+    """
     assert trial.folder is not None
+    if small_data.open_keys(trial.cfg) and _lasting(record.fixed or {}) != _lasting(plan.shared):
+        return None
     run = RunDirectory(trial.folder)
     with contextlib.suppress(UserError):  # the training will say what is wrong
         results = run.results() if _has_results(run.path) and _differences(plan, trial) == [] else None
@@ -422,14 +432,19 @@ def _has_results(run: str | Path) -> bool:
 
 
 def _differences(plan: Sweep, trial: Composed) -> list[str] | None:
-    """Return how the config of a trial differs from that of its run; None where only the verb can tell."""
+    """Return how the config of a trial differs from that of its run; None where only the verb can tell.
+
+    Where it was computed does not count, nor what the config leaves to the corpus.
+    """
     assert trial.folder is not None
     run = RunDirectory(trial.folder)
     is_training = issubclass(plan.verb.config_class(), TrainConfig) and not plan.verb.data_from
-    if not is_training or trial.is_rehearsal or small_data.open_keys(trial.cfg):
+    if not is_training or trial.is_rehearsal:
         return None
     with contextlib.suppress(UserError):  # there is no run yet, or a damaged one
-        return difference(load_config(run.config_file), run.with_found(trial.to_training()[0]))
+        stored = load_config(run.config_file)
+        differing = difference(stored, run.with_found(trial.to_training_like(stored)))
+        return [one for one in differing if not matches(one.partition(":")[0], PLACE)]
     return None
 
 

@@ -111,6 +111,7 @@ class SlurmJobs:
     def attach(self, name: str, number: str) -> bool:
         """Return whether the job of an earlier command still counts, and take it over if so."""
         job = self._submitit.SlurmJob(folder=self._folder, job_id=number, tasks=[0])
+        self._ask()
         if not self._file(name).is_file() and self._state(job) in (*ENDED, "UNKNOWN"):
             return False
         self._jobs[name] = job
@@ -125,6 +126,7 @@ class SlurmJobs:
         limit = time.monotonic() + max(seconds, self._cfg.poll_seconds)
         while time.monotonic() < limit and not self._left:  # a signal may arrive meanwhile
             time.sleep(0.1)
+        self._ask()
         found = [(name, self._outcome(name, job)) for name, job in self._jobs.items()]
         ended = [(name, outcome) for name, outcome in found if outcome is not None]
         for name, _ in ended:
@@ -164,8 +166,13 @@ class SlurmJobs:
                 return None
         return Outcome(reason=f"job {job.job_id} of Slurm: {state}, see {job.paths.stderr}")
 
+    def _ask(self) -> None:
+        """Ask Slurm for the states of all jobs, at once."""
+        self._submitit.SlurmJob.watcher.update()
+
     def _state(self, job: Any) -> str:
-        info = job.watcher.get_info(job.job_id, mode="force")
+        """Return the state of a job that Slurm has told last."""
+        info = job.watcher.get_info(job.job_id, mode="cache")
         return (str(info.get("State", "")).split() or ["UNKNOWN"])[0].rstrip("+").upper()
 
     def _file(self, name: str) -> Path:

@@ -27,6 +27,7 @@ from nmt.config.trials import Sweep, plan
 from nmt.errors import Interrupted, TrainingStopped, UserError
 from nmt.files import write_json
 from nmt.runs.directory import RunDirectory
+from nmt.runtime_config import Precision
 from nmt.sweeps.drive import _Drive, sweep
 from nmt.sweeps.processes import Action
 from nmt.sweeps.ranking import Ranking
@@ -59,6 +60,9 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planned:
 
 def seed_of(trial: Composed) -> int:
     return trial.to_config(TrainConfig).seed
+
+
+RESULTS = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
 
 
 def bleu(value: float) -> dict[str, Any]:
@@ -204,8 +208,7 @@ def test_what_is_finished_is_read_and_not_run(planned: Planned, capfd: pytest.Ca
         for key, value in changed.items():
             setattr(cfg, key, value)
         save_config(cfg, folder / "config.yaml")
-        results = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
-        write_json(folder / "results.json", results | bleu(31.0))
+        write_json(folder / "results.json", RESULTS | bleu(31.0))
     assert main(["train", "-m", "sweep.dir=sweep", "seed=1,2,3", "--cfg", "job"]) == 0
     assert lines(capfd.readouterr().out) == [
         "3 trials in sweep, 2 to be run:",
@@ -218,6 +221,48 @@ def test_what_is_finished_is_read_and_not_run(planned: Planned, capfd: pytest.Ca
     assert stored("value") == {"seed-1": 31.0, "seed-3": 3.0, "seed-2": 2.0}
     assert stored("seconds")["seed-1"] == 60.0
     assert "seed-1 starts" not in capfd.readouterr().err
+
+
+def test_where_a_finished_run_was_computed_does_not_count(planned: Planned) -> None:
+    """A job of Slurm has runtime.requeue=true in its config, which the command has not."""
+    chosen = planned(2)
+    for trial, key, value in zip(
+        chosen.trials, ("requeue", "precision"), (True, Precision.bf16), strict=True
+    ):
+        cfg, folder = trial.to_training()
+        setattr(cfg.runtime, key, value)
+        save_config(cfg, folder / "config.yaml")
+        write_json(folder / "results.json", RESULTS | bleu(31.0))
+    assert sweep(chosen, lambda trial: bleu(seed_of(trial)), report) == 0
+    assert stored("value") == {"seed-1": 31.0, "seed-2": 2.0}
+
+
+@pytest.mark.parametrize("recipe", [(), ("experiment=small_data",)])
+def test_a_finished_run_is_known_where_the_corpus_has_chosen_its_settings(
+    recipe: tuple[str, ...], planned: Planned, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The trials read no data for that; the config of each run has what was chosen."""
+    command = ["data=files", "data.src=xx", "data.tgt=yy", "data.train=gone", "data.validation=gone"]
+    command += ["data.scored_split=validation", *recipe]
+
+    def train(trial: Composed) -> dict[str, Any]:
+        assert trial.folder is not None
+        cfg = trial.to_config(TrainConfig)
+        cfg.tokenizer.vocab_size = 777
+        save_config(cfg, trial.folder / "config.yaml")
+        write_json(trial.folder / "results.json", RESULTS | bleu(1.0))
+        return RESULTS | bleu(1.0)
+
+    for arguments, expected in (
+        (["tokenizer.vocab_size=777"], 2),
+        ([], 2),  # who says nothing of the vocabulary wants that of the corpus
+        ([], 0),
+        (["runtime.threads=1"], 0),
+        (["trainer.keep_last=3"], 2),
+    ):
+        assert sweep(planned(2, *command, *arguments), train, report) == 0
+        begun = [line for line in capfd.readouterr().err.splitlines() if line.endswith(" starts")]
+        assert len(begun) == expected, arguments
 
 
 def test_trials_on_other_data_are_averaged_apart_and_named(
@@ -677,15 +722,13 @@ def test_a_trial_keeps_its_name_and_its_scores_when_others_are_tried(
 def test_a_finished_trial_is_known_whichever_of_its_keys_are_swept(
     planned: Planned, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    results = {"step": 5, "train_seconds": 60.0, "tgt_tokens_per_second": 9.0, "signatures": {}}
-
     def train(trial: Composed) -> dict[str, Any]:
         cfg, folder = trial.to_training()
         if folder.exists():
             raise UserError("belongs to a run with another config")
         save_config(cfg, folder / "config.yaml")
-        write_json(folder / "results.json", results | bleu(1.0))
-        return results | bleu(1.0)
+        write_json(folder / "results.json", RESULTS | bleu(1.0))
+        return RESULTS | bleu(1.0)
 
     for arguments, begun in (
         (["model.num_heads=2", "seed=1,2"], {"seed-1", "seed-2"}),

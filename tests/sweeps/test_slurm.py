@@ -167,6 +167,22 @@ def test_a_job_that_cannot_be_cancelled_is_left_and_found_again(
         assert ("scancel 7_0 failed: no controller" in shown.err) == (signals == 1)
 
 
+def test_slurm_is_asked_once_for_all_jobs(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the disk is slow."""
+    file = SlurmJobs._file
+    monkeypatch.setattr(SlurmJobs, "_file", lambda jobs, name: time.sleep(0.002) or file(jobs, name))
+    for name, text in {
+        "sbatch": "echo Submitted batch job 7",
+        "sacct": "echo >> $FAKE/asked; echo 'JobID|State'; for n in 0 1 2; do echo 7_$n\\|RUNNING; done",
+    }.items():
+        Path("bin", name).write_text(f"#!/bin/bash\n{text}\n")
+    chosen = plan(VERBS["train"], ["-m", "sweep.dir=sweep", "seed=1,2,3", "sweep.slurm.poll_seconds=0.01"])
+    runner = SlurmJobs(chosen.cfg, "train", report, chosen.folder, slots=3, at_once=3)
+    runner.start(chosen.trials)
+    assert [runner.ended(0.0), runner.ended(0.0)] == [[], []]
+    assert (slurm / "asked").read_text() == "\n\n"
+
+
 def test_jobs_of_a_search_are_found_again(
     slurm: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,15 +281,17 @@ def test_jobs_go_on_after_a_preemption_and_are_found_again(
     assert len(list(slurm.glob("submitted.*"))) == 1
     file = Path("sweep/sweep.json")  # as a command leaves it that was killed while its jobs were running
     file.write_text(file.read_text().replace('"state": "done"', '"state": "running"'))
-    for seed in (1, 2):
-        Path(f"sweep/seed-{seed}/results.json").unlink()
+    Path("sweep/seed-1/results.json").unlink()
     capfd.readouterr()
     assert sweep(plan(VERBS["train"], [*command, *TINY]), lambda trial: {}, report) == 0
     assert "seed-1 is job 101_0 of Slurm" in capfd.readouterr().err
     assert len(list(slurm.glob("submitted.*"))) == 1
     file.write_text(file.read_text().replace('"state": "done"', '"state": "failed"', 1))
     assert sweep(plan(VERBS["train"], [*command, *TINY]), lambda trial: {}, report) == 0
-    assert len(list(slurm.glob("submitted.*"))) == 2  # what has failed is tried again
+    assert capfd.readouterr().err.count(" starts\n") == 1  # what has failed, or lacks results, and no other
+    assert len(list(slurm.glob("submitted.*"))) == 2
+    assert sweep(plan(VERBS["train"], [*command, *TINY]), lambda trial: {}, report) == 0
+    assert len(list(slurm.glob("submitted.*"))) == 2
 
 
 @pytest.mark.slow
