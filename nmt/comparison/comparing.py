@@ -16,14 +16,21 @@ import numpy as np
 from nmt.comparison import breakdown, significance
 from nmt.comparison.breakdown import Bucket, Difference
 from nmt.comparison.configs import CompareConfig
-from nmt.comparison.differences import SEEDS, differing, flat_environment, shown, system_of
+from nmt.comparison.differences import (
+    OF_ONE_RUN,
+    SEEDS,
+    differing,
+    flat_environment,
+    shown,
+    system_of,
+)
 from nmt.comparison.paired_tests import ScoreOn, seed
 from nmt.comparison.record import CHECKPOINT, RunRecord, as_number, training_data
 from nmt.comparison.remarks import remarks
 from nmt.comparison.seed_tests import SeedTest, differences_over_seeds
 from nmt.comparison.significance import Tested
 from nmt.comparison.translations import Entry, split_of
-from nmt.config.stored import FOUND
+from nmt.config.stored import matches
 from nmt.config.sweeps import recorded_values, short_names
 from nmt.data.reading.mixture import without_front
 from nmt.errors import Log, UserError
@@ -311,19 +318,21 @@ def _names_of_systems(found: Comparison, systems: Sequence[list[int]]) -> list[s
     This is what their sweep has swept, else the first keys that differ, and as many of the others as tell it
     from the other systems; where none does, as after a change of the training data, the first run tells it.
     """
-    keys = [key for key in found.config if key not in (*SEEDS, *FOUND)]
+    keys = [key for key in found.config if not matches(key, OF_ONE_RUN)]
     short, swept = short_names(keys), _swept(found)
 
-    def said(members: Sequence[int], key: str) -> str:
-        return f"{short[key]}={shown(found.config[key][members[0]])}"
+    def said(members: Sequence[int], keys: Sequence[str]) -> list[str]:
+        record = found.records.get(members[0])
+        own = [key for key in keys if record is None or key not in record.tuned]
+        return [f"{short[key]}={shown(found.config[key][members[0]])}" for key in own]
 
-    told = [swept.get(runs[0], [said(runs, key) for key in keys[:4]]) for runs in systems]
+    told = [swept.get(runs[0], said(runs, keys[:4])) for runs in systems]
     several = [system for system, runs in enumerate(systems) if len(runs) > 1]
     for key in keys:
         for same in _with_one_name(told, several):
-            if len({said(systems[system], key) for system in same}) > 1:
+            if len({*map(str, (said(systems[system], [key]) for system in same))}) > 1:
                 for system in same:
-                    told[system] = [*told[system], said(systems[system], key)]
+                    told[system] = [*told[system], *said(systems[system], [key])]
     names = [_name(found, runs, values) for runs, values in zip(systems, told, strict=True)]
     for same in _with_one_name(names, several):
         for system in same:
@@ -388,12 +397,16 @@ def _swept(found: Comparison) -> dict[int, list[str]]:
 
 
 def _system_key(entry: Entry) -> tuple[str, ...]:
-    """Return what runs have in common whose seeds alone differ: config, training data, translations."""
+    """Return what runs have in common whose seeds alone differ: config, training data, translations.
+
+    The search that each has found by tuned_decoding is none of it.
+    """
     record, file = entry.record, entry.file
     if record is None:
         return (str(file),)
     inside = str(file.relative_to(record.path)) if file is not None else ""
-    return system_of(record.config), training_data(record.path), inside
+    config = {key: value for key, value in record.config.items() if key not in record.tuned}
+    return system_of(config), training_data(record.path), inside
 
 
 def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.config.stored import FOUND, flat, matches
+from nmt.config.stored import FOUND, PLACE, flat, matches
 from nmt.files import read_json
 
 NAMES = ("run", "tracking.*")
@@ -17,6 +17,8 @@ FAMILY = ("task", "model.name")
 """Keys that many others follow from."""
 SEEDS = ("seed",)
 """Keys that make repetitions of one system differ."""
+OF_ONE_RUN = (*NAMES, *SEEDS, *FOUND, *PLACE)
+"""Keys that tell no system from another: where a run reports to and is computed, its seed, what it found."""
 
 
 def differing(facts: Sequence[Mapping[str, Any]], ignored: Sequence[str] = NAMES) -> dict[str, list[Any]]:
@@ -59,20 +61,23 @@ def flat_environment(run: Path) -> dict[str, Any]:
 
 
 def system_of(config: Mapping[str, Any]) -> str:
-    """Return a text that runs have in common which differ in the seed, and in where they report to, alone.
+    """Return a text that runs have in common which differ in the keys `OF_ONE_RUN` alone.
 
     What a run finds for itself, such as the updates of an epoch, follows from the rest and the seed.
     """
-    kept = {key: value for key, value in config.items() if not matches(key, (*NAMES, *SEEDS, *FOUND))}
+    kept = {key: value for key, value in config.items() if not matches(key, OF_ONE_RUN)}
     return repr(sorted(kept.items()))
 
 
-def shown(value: Any) -> str:
-    """Return a value of a config as it is written on a command line."""
+def shown(value: Any, form: str = "g") -> str:
+    """Return a value of a config as it is written on a command line.
+
+    Numbers have six digits, or another `form`, of which an empty one rounds nothing.
+    """
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "-"}[value]
     if isinstance(value, float):
-        return f"{value:g}"
+        return format(value, form)
     if isinstance(value, list):
-        return f"[{','.join(map(shown, value))}]"
+        return f"[{','.join(shown(one, form) for one in value)}]"
     return str(value)

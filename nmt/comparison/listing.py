@@ -144,22 +144,30 @@ def _facts(record: RunRecord, folder: Path) -> dict[str, Any]:
 def _json(rows: Sequence[dict[str, Any]], differences: dict[str, list[Any]]) -> str:
     """Return one JSON array; a number that JSON lacks is null."""
     content = [
-        {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}
-        | {"config": {key: values[number] for key, values in differences.items()}}
+        row | {"config": {key: values[number] for key, values in differences.items()}}
         for number, row in enumerate(rows)
     ]
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON with null in place of the numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _csv(rows: Sequence[dict[str, Any]], differences: dict[str, list[Any]]) -> str:
-    """Return comma-separated values with a line of names; what a run lacks is empty."""
+    """Return comma-separated values with a line of names; what a run lacks is empty. No number is rounded."""
     names = list(dict.fromkeys([*(name for row in rows for name in row), *differences]))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     for number, row in enumerate(rows):
         values = {key: x[number] for key, x in differences.items()}
-        writer.writerow(row | {key: x if x is None else shown(x) for key, x in values.items()})
+        writer.writerow(row | {key: x if x is None else shown(x, "") for key, x in values.items()})
     return out.getvalue().rstrip("\n")
 
 

@@ -99,6 +99,11 @@ class RunRecord:
         return " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
 
     @property
+    def tuned(self) -> dict[str, Any]:
+        """The keys of `config` that the end of the training has chosen by tuned_decoding."""
+        return _tuned(self.results)
+
+    @property
     def best_metric(self) -> str:
         """The score that chose the best checkpoint."""
         return _best_metric(self.config)
@@ -132,8 +137,7 @@ def read_run(path: Path) -> RunRecord:
     config = read_config(path / "config.yaml")
     results = _optional_json(path / "results.json")
     validations, last_step = _validations(path / "metrics.jsonl")
-    found = results.get("tuned_decoding")
-    config |= {f"decoding.{key}": value for key, value in (found if isinstance(found, dict) else {}).items()}
+    config |= _tuned(results)
     splits = dict(_scores_of(results))
     checkpoint = _newest_checkpoint(path)
     progress = _progress(checkpoint)
@@ -180,6 +184,12 @@ def read_config(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not the config of a training of nmt")
     migrate(plain)
     return dict(flat(plain))
+
+
+def _tuned(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of the search that tuned_decoding has found, each with its value."""
+    found = results.get("tuned_decoding")
+    return {f"decoding.{key}": value for key, value in (found if isinstance(found, dict) else {}).items()}
 
 
 def _best_metric(config: dict[str, Any]) -> str:

@@ -414,8 +414,8 @@ def _content(run: str) -> str:
 def _results(plan: Sweep, trial: Composed, record: Record) -> dict[str, Any] | None:
     """Return the results of a training that is finished with exactly the config of the trial, or None.
 
-    Where a part of it is left to the corpus, the same command has begun the run: what is stored there does not
-    tell who has chosen it.
+    Where a part of it is left to the corpus, the command must be that which has begun the run: what is
+    stored there does not tell who has chosen it.
     """
     assert trial.folder is not None
     if small_data.open_keys(trial.cfg) and _lasting(record.fixed or {}) != _lasting(plan.shared):

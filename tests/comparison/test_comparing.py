@@ -53,6 +53,21 @@ def test_seeds_are_one_system_with_mean_and_spread(seeds: Path) -> None:
     assert any("3 runs are tested against d0.1-s1: by chance alone" in note for note in found.notes)
 
 
+def test_what_each_seed_has_found_and_where_it_was_computed_make_no_other_system(tmp_path: Path) -> None:
+    """The search by tuned_decoding, and keys such as runtime.device, which name no system either."""
+    for number, (tuned, seed) in enumerate(((True, 1), (True, 2), (False, 1), (False, 2))):
+        config = {"seed": seed, "decoding.beam_size": 5, "decoding.length_penalty": 1.0}
+        config |= {"tuned_decoding.beam_size": [4, 8] if tuned else None, "runtime.threads": seed}
+        plain = {name.partition(".")[0]: dict[str, Any]() for name in config if "." in name}
+        found = {"tuned_decoding": {"beam_size": 4 * seed}} if tuned else {}
+        made_run(tmp_path / f"r{number}", config={**plain, **config}, results=found)
+    systems = comparison(tmp_path).systems
+    assert [(system.name, system.members) for system in systems] == [
+        ("tuned_decoding.beam_size=[4,8]", [0, 1]),
+        ("decoding.beam_size=5 tuned_decoding.beam_size=-", [2, 3]),
+    ]
+
+
 @pytest.mark.parametrize("told", ["abc", "-1", "1.5", ""])
 def test_a_seed_of_the_tests_that_is_none_is_named(
     told: str, seeds: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,8 @@ def test_runs_of_a_system_differ_in_the_seed_alone() -> None:
     assert system_of(first) == system_of({**first, "run": "b", "seed": 2, "tracking.sinks": []})
     assert system_of(first) != system_of({**first, "model.d_model": 9})
     assert system_of(first) == system_of({**first, "trainer.epoch_steps": 15, "trainer.update_tokens": 712})
+    assert system_of(first) == system_of({**first, "runtime.device": "cuda", "runtime.requeue": True})
+    assert system_of(first) != system_of({**first, "runtime.precision": "bf16"})
 
 
 def test_values_are_shown_as_on_a_command_line() -> None:

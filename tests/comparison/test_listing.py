@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -190,6 +191,30 @@ def test_a_score_that_is_no_number_is_null(tmp_path: Path) -> None:
     (one,) = json.loads(listed(RunsConfig(str(tmp_path), format=TableFormat.json), print))
     assert one["validation/loss"] is None
     assert one["validation/bleu"] is None
+
+
+def test_numbers_of_configs_that_json_lacks_are_null_and_none_is_rounded(tmp_path: Path) -> None:
+    for name, ratio in (("a", math.inf), ("b", 0.12345678)):
+        config = {"data.max_ratio": ratio, "data.shares": [1e-9, ratio, {"x": ratio}]}
+        made_run(tmp_path / name, config=config)
+    first, second = json.loads(listed(RunsConfig(str(tmp_path), sort="name", format=TableFormat.json), print))
+    assert first["config"] == {"data.max_ratio": None, "data.shares": [1e-9, None, {"x": None}]}
+    assert second["config"]["data.max_ratio"] == 0.12345678
+    text = listed(RunsConfig(str(tmp_path), sort="name", format=TableFormat.csv), print)
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["data.max_ratio"], second["data.max_ratio"]) == ("inf", "0.12345678")
+    assert second["data.shares"] == "[1e-09,0.12345678,{'x': 0.12345678}]"
+
+
+@pytest.mark.parametrize("score", ["token_accuracy", "news/bleu", "into_de/macro_chrf", "loss", "news/ter"])
+def test_scores_of_any_kind_are_sorted_the_best_first(
+    score: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = 1.0 if score in ("loss", "news/ter") else 3.0
+    for name, value in (("a", 2.0), ("b", 4.0 - best), ("c", best)):
+        made_run(tmp_path / name, records=[{"step": 9, "valid/bleu": 1.0, f"valid/{score}": value}])
+        (tmp_path / name / "results.json").unlink()
+    assert [row[0] for row in table(tmp_path, monkeypatch, sort=score)[1:]] == ["c", "a", "b"]
 
 
 def test_damaged_and_foreign_folders_are_named_and_the_rest_is_listed(folder: Path) -> None:
