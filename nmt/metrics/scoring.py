@@ -193,6 +193,8 @@ METRICS: dict[str, Metric] = {
 """Name in `metrics` and `trainer.best_metric` -> the metric."""
 MACRO = {f"macro_{name}": name for name in SCORERS}
 """Name in `trainer.best_metric` of the mean of a score over target languages -> the score."""
+OF_TOKENS = {"loss": False, "perplexity": False, "nll": False, "token_accuracy": True}
+"""Score of the probabilities that a model gives to target tokens -> whether higher values are better."""
 
 
 def signature_of(name: str, text: ScoredText) -> str:
@@ -244,10 +246,15 @@ def default_best(names: Sequence[str]) -> str:
     return next((name for name in names if METRICS[name].higher_is_better), "loss")
 
 
+def directions() -> dict[str, bool]:
+    """Return of each score by name whether higher values are better."""
+    metrics = {name: metric.higher_is_better for name, metric in METRICS.items()}
+    return {**metrics, **{macro: metrics[name] for macro, name in MACRO.items()}, **OF_TOKENS}
+
+
 def higher_is_better(name: str) -> bool:
-    """Return whether higher values of the score `name`, a metric, a mean of one or the loss, are better."""
-    plain = MACRO.get(name, name)
-    return plain in METRICS and METRICS[plain].higher_is_better
+    """Return whether higher values of the score `name`, or of one of a set such as news/bleu, are better."""
+    return directions().get(name.rpartition("/")[2], False)
 
 
 def label_of(name: str) -> str:

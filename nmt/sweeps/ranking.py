@@ -17,7 +17,7 @@ from nmt.config.trials import Sweep
 from nmt.data.parallel_text import Split
 from nmt.data.reading.sources import has_split, set_configs
 from nmt.errors import UserError, suggest
-from nmt.metrics.scoring import MACRO, METRICS, default_best, higher_is_better, over_languages
+from nmt.metrics.scoring import MACRO, METRICS, default_best, directions, higher_is_better, over_languages
 from nmt.sweeps.records import Record, curve
 from nmt.sweeps.table import VALIDATION
 from nmt.verbs.configs import DistilConfig, EvaluateConfig, RerankConfig
@@ -41,9 +41,7 @@ class Ranking(NamedTuple):
         if plan.cfg.metric or plan.space:
             _require_any_scored(plan, metric)
         if direction is Direction.auto:
-            known = {name: higher_is_better(name) for name in (*METRICS, *MACRO)}
-            known |= {"loss": False, "perplexity": False, "nll": False, "token_accuracy": True}
-            direction = direction_of(metric, known)
+            direction = direction_of(metric, directions())
         return cls(metric, direction, best if is_training and "/" not in metric else "")
 
     def value(self, record: Record) -> float | None:
@@ -55,7 +53,10 @@ class Ranking(NamedTuple):
         return record.scores.get(split, {}).get(name)
 
     def so_far(self, path: Path) -> dict[int, float]:
-        """Return the values of a running trial by step: what each would count if the trial ended there."""
+        """Return the values of a running trial by step: what each would count if the trial ended there.
+
+        A validation without a finite score to choose by chooses no checkpoint.
+        """
         if "/" in self.metric:
             return curve(path, self.metric)
         split, _, name = self.metric.rpartition(".")
@@ -65,7 +66,9 @@ class Ranking(NamedTuple):
         sign, found = 1 if higher_is_better(self.chosen_by) else -1, dict[int, float]()
         highest, best = (-math.inf, -math.inf), math.nan
         for step, value in values.items():
-            rank = sign * scores.get(step, 0.0), -losses.get(step, 0.0)
+            if step not in scores:
+                continue
+            rank = sign * scores[step], -losses.get(step, math.inf)
             if rank > highest:
                 highest, best = rank, value
             found[step] = best

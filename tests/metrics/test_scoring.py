@@ -324,6 +324,11 @@ def test_the_best_checkpoint_is_that_of_the_first_metric_of_which_more_is_better
     assert default_best(names) == best
     assert higher_is_better(best) is (best != "loss")
     assert not higher_is_better("ter")
+    assert [higher_is_better(name) for name in ("news/bleu", "news/ter", "token_accuracy")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_scores_with_a_label_are_shown_in_the_order_of_the_table() -> None:

@@ -171,6 +171,20 @@ def test_a_trial_is_judged_by_what_it_would_count_if_it_ended(tmp_path: Path) ->
     assert Ranking("validation.bleu", Direction.maximize, "loss").so_far(tmp_path)[20] == 2.0
 
 
+def test_a_validation_without_a_score_to_choose_by_is_not_the_best(tmp_path: Path) -> None:
+    """Where lower is better; JSON has a score that is not finite as text."""
+    lines: list[tuple[int, float | str, float]] = [
+        (5, "nan", 9.0),
+        (10, 4.0, 8.0),
+        (15, "inf", 7.0),
+        (20, 3.0, 6.0),
+    ]
+    logged = [{"step": step, "valid/loss": loss, "valid/bleu": bleu} for step, loss, bleu in lines]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in logged))
+    found = Ranking("validation.bleu", Direction.maximize, "loss").so_far(tmp_path)
+    assert found == {10: 8.0, 20: 6.0}
+
+
 def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     space = {"a": Dimension(choices=("x", "y")), "b": Dimension(low=1, high=3, step=1, whole=True)}
     search = opened(tmp_path, 99, space, sampler=Sampler.grid)
