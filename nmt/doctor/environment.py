@@ -19,6 +19,7 @@ from pathlib import Path
 from nmt import __version__
 from nmt.disk_cache import cache_dir
 from nmt.doctor.findings import Finding, Severity
+from nmt.errors import in_one_line
 from nmt.extras import EXTRAS
 from nmt.files import FULL, OUTPUTS
 from nmt.runs.directory import PACKAGES, cpu_name
@@ -160,10 +161,19 @@ def _devices() -> Iterator[Fact | Finding]:
                 "install the build of torch for the driver: https://pytorch.org/get-started",
             )
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        with torch.cuda.device(number):
-            free, total = torch.cuda.mem_get_info()
-            formats = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-        name = torch.cuda.get_device_name(number)
+        try:
+            with torch.cuda.device(number):
+                free, total = torch.cuda.mem_get_info()
+                formats = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+            name = torch.cuda.get_device_name(number)
+        except RuntimeError as error:  # another program has all of it, or it is broken
+            yield _finding(
+                Severity.breaks,
+                "device",
+                f"cuda:{number} cannot be used: {in_one_line(str(error))}",
+                "choose another with runtime.device=cuda:N, or end the programs that use it (nvidia-smi)",
+            )
+            continue
         yield Fact(f"cuda:{number}", f"{name}, {gigabytes(total)}, {gigabytes(free)} free, {formats}")
         if free < total // 2:
             yield _finding(

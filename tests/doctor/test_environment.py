@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,38 @@ def test_a_folder_that_cannot_be_written_breaks_training(
     assert found.severity is Severity.breaks
     assert found.text == f"{tmp_path}: cannot be written: Permission denied"
     assert found.remedy == "start in a folder that can be written, or set run=..."
+
+
+def test_a_gpu_that_is_full_or_broken_is_told_and_the_next_one_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mem_get_info() -> tuple[int, int]:
+        if chosen[-1] == 0:
+            raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+        return 8 << 30, 8 << 30
+
+    @contextlib.contextmanager
+    def device(number: int) -> Iterator[None]:
+        chosen.append(number)
+        yield
+
+    chosen = list[int]()
+    stand_ins: dict[str, object] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "device": device,
+        "mem_get_info": mem_get_info,
+        "is_bf16_supported": lambda including_emulation: True,
+        "get_device_name": lambda number: "GPU",
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", stand_in)
+    broken, fact = environment._devices()
+    assert isinstance(broken, Finding)
+    assert broken.text.startswith("cuda:0 cannot be used: CUDA error: out of memory")
+    assert "\n" not in broken.text
+    assert isinstance(fact, environment.Fact)
+    assert (fact.name, fact.value) == ("cuda:1", "GPU, 8.0 GB, 8.0 GB free, bf16")
 
 
 def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
