@@ -269,7 +269,7 @@ class _Drive:
             if name in self.pruned or path is None:
                 continue
             values = self.ranking.so_far(Path(path))
-            if self.search.is_hopeless(name, values):
+            if self.search.is_hopeless(name, values, _last_step(Path(path))):
                 step, value = list(values.items())[-1]
                 self.pruned[name] = (
                     f"{label(self.ranking.metric)} {value:.2f} after step {step} "
@@ -336,6 +336,8 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
                 f"sweep.pruner={plan.cfg.pruner.name} must know when the {what} comes, but "
                 f"trainer.{name} is {value!r}; set it to a number of updates"
             )
+    if plan.cfg.pruner is Pruner.hyperband:
+        _require_one_length(plan, cfg)
     first, last = (
         (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
     )
@@ -349,6 +351,31 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
         last_step=last,
         settings={**_lasting(plan.shared), METRIC: ranking.metric},
     )
+
+
+def _require_one_length(plan: Sweep, cfg: TrainConfig) -> None:
+    """Raise `UserError` where trials have other steps of validations than `cfg`, or another last one."""
+    for key, one in plan.space.items():
+        for end in one.ends:
+            own = cfg
+            with contextlib.suppress(UserError):  # the trial will say what is wrong
+                own = plan.trial("example", {**plan.example.values, key: end}).to_config(TrainConfig)
+            for name in ("max_steps", "eval_every_steps"):
+                first, second = (getattr(each.trainer, name) for each in (cfg, own))
+                if first != second:
+                    raise UserError(
+                        f"sweep.pruner=hyperband needs one trainer.{name} for all trials, but it is {first} "
+                        f"with {key}={plan.example.values[key]} and {second} with {key}={end}; set it to one "
+                        "number, or take sweep.pruner=median"
+                    )
+
+
+def _last_step(run: Path) -> int | None:
+    """Return the limit of a training in updates, as its own config has it; None where there is none."""
+    steps: object = None
+    with contextlib.suppress(UserError):  # the config is damaged, which the training will say
+        steps = load_config(RunDirectory(run).config_file).trainer.max_steps
+    return steps if isinstance(steps, int) else None
 
 
 def _records(plan: Sweep, ranking: Ranking) -> Records:

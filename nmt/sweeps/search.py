@@ -57,8 +57,8 @@ class Search:
         self._cfg, self._space, self._parallel = cfg, dict(space), parallel
         self._distributions = {key: self._distribution(one) for key, one in space.items()}
         folder.mkdir(parents=True, exist_ok=True)
-        self._file, self._direction, self._last_step = folder / JOURNAL, direction, last_step
-        self._pruner = self._pruner_of(first_step)
+        self._file, self._direction = folder / JOURNAL, direction
+        self._pruner = self._pruner_of(first_step, last_step)
         self._study = self._opened()
         self._require_settings(settings)
         self._asked: dict[str, Trial] = {}
@@ -135,14 +135,14 @@ class Search:
         others = (x for x, one in known.items() if x != name and (x in running or one.state in ended))
         return next((other for other in others if self._texts(known[other].params) == mine), None)
 
-    def is_hopeless(self, name: str, curve: Mapping[int, float]) -> bool:
+    def is_hopeless(self, name: str, curve: Mapping[int, float], last_step: int | None) -> bool:
         """Return whether the pruner ends a trial, given its curve by step; none that is at its last step."""
         trial = self._asked[name]
         reported = self._study._storage.get_trial(trial._trial_id).intermediate_values
         for step, value in curve.items():
             if step not in reported:
                 trial.report(value, step)
-        is_over = bool(curve) and self._last_step is not None and max(curve) >= self._last_step
+        is_over = bool(curve) and last_step is not None and max(curve) >= last_step
         return bool(curve) and not is_over and trial.should_prune()
 
     def state(self, name: str) -> str:
@@ -220,12 +220,12 @@ class Search:
             return samplers.TPESampler(n_startup_trials=startup, seed=seed, constant_liar=together)
         return samplers.RandomSampler(seed=seed)
 
-    def _pruner_of(self, first_step: int) -> Any:
+    def _pruner_of(self, first_step: int, last_step: int | None) -> Any:
         pruners, startup = self._optuna.pruners, self._cfg.startup_trials
         if self._cfg.pruner is Pruner.median:
             return pruners.MedianPruner(n_startup_trials=startup)
         if self._cfg.pruner is Pruner.hyperband:
-            return pruners.HyperbandPruner(first_step, self._last_step or "auto")
+            return pruners.HyperbandPruner(first_step, last_step or "auto")
         return pruners.NopPruner()
 
     def _opened(self) -> Study:

@@ -94,7 +94,7 @@ def test_a_search_learns_from_the_values_that_its_trials_have_by_now(tmp_path: P
         for number in range(8):
             names.append(name := search.next() or "")
             value = score(search.values(name)) + error * (number in (1, 4))
-            assert not search.is_hopeless(name, {10: value - 1})
+            assert not search.is_hopeless(name, {10: value - 1}, 30)
             search.tell(name, value)
         return [*names, search.next() or ""]  # and the process is killed
 
@@ -107,7 +107,7 @@ def test_a_search_learns_from_the_values_that_its_trials_have_by_now(tmp_path: P
     assert [wrong.state(names[number]) for number in (0, 1, 4, 8)] == ["done", "done", "running", "running"]
     assert wrong.next() == names[4]
     wrong.tell(names[4], score(wrong.values(names[4])))
-    assert not wrong.is_hopeless(names[8], {10: 1.0})
+    assert not wrong.is_hopeless(names[8], {10: 1.0}, 30)
     wrong.tell(names[8], score(wrong.values(names[8])))
     assert wrong.known()[names[4]].intermediate_values == {}  # of the run that is gone
     assert {file.name for file in (tmp_path / "wrong").iterdir()} == {JOURNAL}
@@ -134,14 +134,14 @@ def test_a_hopeless_trial_is_found_by_its_curve(tmp_path: Path) -> None:
     for value in (20.0, 30.0):
         name = search.next()
         assert name is not None
-        assert not search.is_hopeless(name, {10: value, 20: value + 5})
+        assert not search.is_hopeless(name, {10: value, 20: value + 5}, 30)
         search.tell(name, value + 5)
     name = search.next()
     assert name is not None
-    assert not search.is_hopeless(name, {})
-    assert not search.is_hopeless(name, {10: 26.0})
-    assert search.is_hopeless(name, {10: 26.0, 20: 26.5})
-    assert not search.is_hopeless(name, {10: 26.0, 20: 26.5, 30: 26.0})  # which is its last step
+    assert not search.is_hopeless(name, {}, 30)
+    assert not search.is_hopeless(name, {10: 26.0}, 30)
+    assert search.is_hopeless(name, {10: 26.0, 20: 26.5}, 30)
+    assert not search.is_hopeless(name, {10: 26.0, 20: 26.5, 30: 26.0}, 30)  # which is its last step
     search.tell(name, None, pruned=True)
     assert search.state(name) == "pruned"
 
@@ -152,7 +152,7 @@ def test_hyperband_ends_most_trials_early_and_not_the_best(tmp_path: Path) -> No
         name = search.next()
         assert name is not None
         value = float(30 - number)  # each is worse than those before
-        is_hopeless = search.is_hopeless(name, {10: value, 20: value})
+        is_hopeless = search.is_hopeless(name, {10: value, 20: value}, 30)
         ended += is_hopeless
         search.tell(name, None if is_hopeless else value, pruned=is_hopeless)
         assert number or not is_hopeless
@@ -258,13 +258,15 @@ def ended(trial: Composed, **scores: float) -> dict[str, Any]:
 
 
 def worse_by_heads(trial: Composed) -> dict[str, Any]:
-    """Leave a validation curve, and run with 4 heads until the sweep ends that; count its signals."""
-    assert trial.folder is not None
-    heads, folder = int(trial.values["model.num_heads"]), trial.folder
-    folder.mkdir(parents=True)
+    """Leave a validation curve, and run with 4 heads until the sweep ends that; count its signals.
+
+    A training of 10 updates ends by itself.
+    """
+    heads, (cfg, folder) = int(trial.values["model.num_heads"]), trial.to_training()
+    save_config(cfg, folder / "config.yaml")
     bleu = 10.0 / heads
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "valid/bleu": bleu}) + "\n")
-    if heads == 4:
+    if heads == 4 and cfg.trainer.max_steps != 10:
         signals: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
         wait_for(lambda: bool(signals))
@@ -287,8 +289,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a sweep look at curves often, and leave a file beside each that it has seen."""
     is_hopeless = Search.is_hopeless
 
-    def seen(search: Search, name: str, curve: Mapping[int, float]) -> bool:
-        found = is_hopeless(search, name, curve)
+    def seen(search: Search, name: str, curve: Mapping[int, float], last_step: int | None) -> bool:
+        found = is_hopeless(search, name, curve, last_step)
         if curve:
             Path("sweep", name, "seen").touch()
         return found
@@ -338,6 +340,41 @@ def test_values_that_were_pruned_are_not_trained_again(
         assert ends == {("2", "done"), ("4", "pruned")}
         assert [one["state"] for one in trials].count("pruned") > 1
         assert all(Path(one["path"]).is_dir() for one in trials)
+
+
+@pytest.mark.usefixtures("looks")
+def test_no_trial_is_pruned_at_its_own_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    choices = ["model.num_heads=choice(1,4)", "trainer.max_steps=choice(10,20)"]
+    settings = ["sweep.sampler=grid", "sweep.pruner=median", "sweep.startup_trials=1"]
+    assert sweep(planned(*choices, *settings), worse_by_heads, report) == 0
+    found = json.loads(Path("sweep/sweep.json").read_text())["trials"]
+    states = {one["name"][4:]: one["state"] for one in found}
+    assert states.pop("num_heads-4+max_steps-20") == "pruned"
+    assert {*states.values()} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [
+        (
+            "trainer.max_steps=choice(10,20)",
+            "max_steps for all trials, but it is 10 with trainer.max_steps=10",
+        ),
+        ("trainer.eval_every_steps=int(interval(5,9))", "eval_every_steps for all trials, but it is 5 with"),
+        (
+            "experiment=choice(none,multi30k_en_de)",
+            "max_steps for all trials, but it is 20000 with experiment",
+        ),
+    ],
+)
+def test_hyperband_needs_trials_of_one_length(
+    choice: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["model.dropout=interval(0.1,0.3)", "sweep.trials=4", "sweep.pruner=hyperband"]
+    with pytest.raises(UserError, match=rf"^sweep.pruner=hyperband needs one trainer.{problem}"):
+        sweep(planned(choice, *settings), lambda trial: {}, report)
 
 
 def test_pruning_needs_validations_at_known_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
