@@ -56,7 +56,7 @@ def test_seeds_are_one_system_with_mean_and_spread(seeds: Path) -> None:
 def test_what_each_seed_has_found_and_where_it_was_computed_make_no_other_system(tmp_path: Path) -> None:
     """The search by tuned_decoding, and keys such as runtime.device, which name no system either."""
     for number, (tuned, seed) in enumerate(((True, 1), (True, 2), (False, 1), (False, 2))):
-        config = {"seed": seed, "decoding.beam_size": 5, "decoding.length_penalty": 1.0}
+        config: dict[str, Any] = {"seed": seed, "decoding.beam_size": 5, "decoding.length_penalty": 1.0}
         config |= {"tuned_decoding.beam_size": [4, 8] if tuned else None, "runtime.threads": seed}
         plain = {name.partition(".")[0]: dict[str, Any]() for name in config if "." in name}
         found = {"tuned_decoding": {"beam_size": 4 * seed}} if tuned else {}

@@ -170,7 +170,12 @@ def test_a_job_that_cannot_be_cancelled_is_left_and_found_again(
 def test_slurm_is_asked_once_for_all_jobs(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the disk is slow."""
     file = SlurmJobs._file
-    monkeypatch.setattr(SlurmJobs, "_file", lambda jobs, name: time.sleep(0.002) or file(jobs, name))
+
+    def slow(jobs: SlurmJobs, name: str) -> Path:
+        time.sleep(0.002)
+        return file(jobs, name)
+
+    monkeypatch.setattr(SlurmJobs, "_file", slow)
     for name, text in {
         "sbatch": "echo Submitted batch job 7",
         "sacct": "echo >> $FAKE/asked; echo 'JobID|State'; for n in 0 1 2; do echo 7_$n\\|RUNNING; done",
