@@ -181,9 +181,9 @@ def _text_form(cfg: TrainConfig, composed: DictConfig) -> Setting:
 
     Nothing is counted for this alone: a corpus whose vocabulary is stated may be very large.
     """
-    usual, has_words = TokenizerConfig.normalization.value, cfg.tokenizer.kind is TokenizerKind.word
+    usual = TokenizerConfig.normalization.value
     is_counted = VOCABULARY in open_keys(composed) and not _not_countable(cfg)
-    if has_words or cfg.tokenizer.path or not is_counted:
+    if cfg.tokenizer.path or not is_counted:
         return Setting(NORMALIZATION, usual, "")
     found = next(one for one in settings_for(counted(cfg), composed) if one.key == NORMALIZATION)
     return Setting(NORMALIZATION, usual, "") if found.value == usual else found

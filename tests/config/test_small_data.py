@@ -419,8 +419,9 @@ def test_without_a_recipe_targets_that_would_be_rewritten_are_not_normalised(
     for known in ("tokenizer.normalization=nmt_nfkc", "tokenizer.vocab_size=99"):
         (stated,) = compose(VERBS["train"], [*corpus[1:], known])
         assert stated.to_training()[0].tokenizer.normalization is Normalization.nmt_nfkc
-    (text,) = compose(VERBS["train"], ["task=language_model", "model=gpt", *corpus[1:]])
-    assert text.to_training()[0].tokenizer.normalization is Normalization.identity
+    for others in (["task=language_model", "model=gpt"], ["tokenizer=word"], ["tokenizer=char"]):
+        (composed,) = compose(VERBS["train"], [*others, *corpus[1:]])
+        assert composed.to_training()[0].tokenizer.normalization is Normalization.identity
 
 
 @pytest.mark.parametrize(
@@ -523,7 +524,7 @@ def test_a_model_by_the_corpus_is_that_of_a_choice(
     ],
 )
 def test_without_a_recipe_nothing_is_refused_that_cannot_be_counted(
-    arguments: list[str], reason: str, corpus: list[str], unread: None, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reason: str, corpus: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (composed,) = compose(VERBS["train"], [*corpus[1:], *arguments])
     assert composed.to_training()[0].tokenizer.vocab_size == 8000

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from nmt.data.parallel_text import PairStream, ParallelText
-from nmt.data.text.words import has_no_spaces
+from nmt.data.text.words import counted_words
 
 ALIGNED, MISALIGNED = "aligned", "misaligned"
 """The labels."""
@@ -66,8 +66,13 @@ class Block:
 
 
 def units(text: str) -> tuple[list[str], str]:
-    """Return the words of a text and what joins them; in a script without spaces each character is a word."""
-    return (list(text.strip()), "") if has_no_spaces(text) else (text.split(), " ")
+    """Return the words of a text and what joins them; in a script without spaces each character is a word.
+
+    A sign or a word of such a script does not make a text of words one of characters.
+    """
+    words = text.split()
+    has_spaces = len(counted_words(text)) <= 2 * len(words)
+    return (words, " ") if has_spaces else (list(text.strip()), "")
 
 
 # The kinds: each returns what a pair of a block becomes, which is the pair itself where nothing can be done.

@@ -57,12 +57,8 @@ def counted_words(line: str) -> list[str]:
     Each character of Chinese and Japanese is a word, and so are up to three letters, with their marks, of
     Thai, Lao, Tibetan, Burmese and Khmer, in which a word has about as many.
     """
-    return _COUNTED.findall(line) if has_no_spaces(line) else line.split()
-
-
-def has_no_spaces(text: str) -> bool:
-    """Return whether some of a text is in a script that puts no spaces between words."""
-    return not text.isascii() and _WITHOUT_SPACES.search(text) is not None
+    has_spaces = line.isascii() or _WITHOUT_SPACES.search(line) is None
+    return line.split() if has_spaces else _COUNTED.findall(line)
 
 
 @functools.cache

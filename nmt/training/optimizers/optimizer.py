@@ -67,7 +67,7 @@ def build_adafactor(cfg: AdafactorConfig, model: nn.Module) -> torch.optim.Optim
         parameter_groups(model, cfg),
         lr=0.0,
         beta2_decay=-cfg.beta2_decay,
-        eps=(1e-15, cfg.min_scale),  # torch squares the first, which makes it that of the paper
+        eps=(1e-15, cfg.min_scale),  # squared in the floor of the estimate: 1e-30, as in the paper
         d=cfg.clip_update,
     )
 

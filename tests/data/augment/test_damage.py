@@ -90,6 +90,13 @@ def test_sides_are_swapped_copied_shuffled_and_replaced() -> None:
 
 def test_text_without_spaces_is_cut_and_shuffled_by_characters() -> None:
     assert units("狗在跑。") == (["狗", "在", "跑", "。"], "")
+    for text in (
+        "그는 「토지」를 읽었다",
+        "정말 좋다 ㅋㅋ",
+        "크기는 30㎡ 정도이다",
+        "the word 犬 is a dog",
+    ):
+        assert units(text) == (text.split(), " ")
     chinese = ParallelText(["狗在跑，猫在睡觉。"], ["犬が走り、猫が寝ている。"])
     pairs = made("truncated", chinese) + made("shuffled", chinese)
     assert len(pairs) == 2
