@@ -341,7 +341,7 @@ class _RmsNorm(OnceDifferentiable):
 class _Linear(OnceDifferentiable):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        ctx.shape, ctx.dtype, ctx.has_bias = x.shape, x.dtype, bias is not None
+        ctx.shape, ctx.dtype = x.shape, x.dtype
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16).contiguous()
         ctx.save_for_backward(rows, weight)
         return torch.ops.nmt.linear(rows, weight, bias).view(*x.shape[:-1], -1)
@@ -350,15 +350,8 @@ class _Linear(OnceDifferentiable):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         rows, weight = ctx.saved_tensors
         grad = grads[0].reshape(-1, len(weight)).contiguous()
-        needs_x = ctx.needs_input_grad[0]
-        grad_x, grad_weight, grad_bias = torch.ops.nmt.linear_backward(
-            grad, rows, weight, needs_x, ctx.has_bias
-        )
-        return (
-            grad_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
-            grad_weight,
-            grad_bias if ctx.has_bias else None,
-        )
+        grad_x, *others = torch.ops.nmt.linear_backward(grad, rows, weight, *ctx.needs_input_grad)
+        return None if grad_x is None else grad_x.view(ctx.shape).to(ctx.dtype), *others
 
 
 class _FeedForward(OnceDifferentiable):
@@ -375,7 +368,6 @@ class _FeedForward(OnceDifferentiable):
         rate: float,
     ) -> Any:
         ctx.shape, ctx.dtype, ctx.rate = x.shape, x.dtype, rate
-        ctx.has_bias, ctx.has_outer_bias = bias is not None, outer_bias is not None
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16).contiguous()
         hidden = torch.ops.nmt.linear(rows, weight, bias, rate, _seed() if rate else 0)
         ctx.save_for_backward(rows, weight, hidden, outer)
@@ -385,20 +377,13 @@ class _FeedForward(OnceDifferentiable):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         rows, weight, hidden, outer = ctx.saved_tensors
         backward = torch.ops.nmt.linear_backward
-        needs_x, has_bias = ctx.needs_input_grad[0], ctx.has_bias
+        needs_inner, needs_outer = ctx.needs_input_grad[:3], ctx.needs_input_grad[3:5]
         grad = grads[0].reshape(-1, len(outer)).contiguous()
-        grad_inner, grad_outer, grad_outer_bias = backward(
-            grad, hidden, outer, True, ctx.has_outer_bias, ctx.rate
-        )
-        grad_x, grad_weight, grad_bias = backward(grad_inner, rows, weight, needs_x, has_bias)
-        return (
-            grad_x.view(ctx.shape).to(ctx.dtype) if needs_x else None,
-            grad_weight,
-            grad_bias if has_bias else None,
-            grad_outer,
-            grad_outer_bias if ctx.has_outer_bias else None,
-            None,
-        )
+        grad_inner, *of_outer = backward(grad, hidden, outer, any(needs_inner), *needs_outer, ctx.rate)
+        if grad_inner is None:
+            return None, None, None, *of_outer, None
+        grad_x, *of_inner = backward(grad_inner, rows, weight, *needs_inner)
+        return None if grad_x is None else grad_x.view(ctx.shape).to(ctx.dtype), *of_inner, *of_outer, None
 
 
 class _Rotation(OnceDifferentiable):
@@ -443,7 +428,9 @@ class _ProjectedNLL(OnceDifferentiable):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Any:
         dtype = product_dtype(hidden)
         kernel = torch.ops.nmt.projected_nll if _has_tiles(dtype) else _projected_nll_of_torch
-        losses, *gradients = kernel(hidden.to(dtype).contiguous(), weight, targets.contiguous(), smoothing)
+        losses, *gradients = kernel(
+            hidden.to(dtype).contiguous(), weight, targets.contiguous(), smoothing, *ctx.needs_input_grad[:2]
+        )
         ctx.save_for_backward(*gradients)
         ctx.dtype = hidden.dtype
         nll, uniform = losses.sum(0).unbind()
@@ -454,21 +441,29 @@ class _ProjectedNLL(OnceDifferentiable):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden.to(ctx.dtype) * grads[0], grad_weight.mul_(grads[0]), None, None
+        return (
+            None if grad_hidden is None else grad_hidden.to(ctx.dtype) * grads[0],
+            None if grad_weight is None else grad_weight.mul_(grads[0]),
+            None,
+            None,
+        )
 
 
 def _projected_nll_of_torch(
-    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, needs_hidden: bool, needs_weight: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return what the kernel `projected_nll` returns, from products of torch in the type of `hidden`."""
-    losses, grad_hidden = weight.new_empty(len(hidden), 2), torch.empty_like(hidden)
-    grad_weight, rounded = torch.zeros_like(weight), weight.to(hidden.dtype)
+    losses, rounded = weight.new_empty(len(hidden), 2), weight.to(hidden.dtype)
+    grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+    grad_weight = torch.zeros_like(weight) if needs_weight else None
     size = max(1, LOGITS_AT_ONCE // len(weight))
     with torch.autocast("cpu", enabled=False):
         for start in range(0, len(hidden), size):
             part = slice(start, start + size)
             logits = F.linear(hidden[part], rounded)  # which become their gradients
             losses[part] = torch.ops.nmt.smoothed_nll_(logits, targets[part], smoothing)
-            grad_hidden[part] = logits @ rounded
-            grad_weight += logits.T @ hidden[part]
+            if grad_hidden is not None:
+                grad_hidden[part] = logits @ rounded
+            if grad_weight is not None:
+                grad_weight += logits.T @ hidden[part]
     return losses, grad_hidden, grad_weight

@@ -116,17 +116,18 @@ Tensor sums_of_columns(const Tensor& x) {
   return out;
 }
 
-// Gradients of x, weight and bias, the last two float32. With a `rate` x is dropout(relu(y)), and the first gradient is
-// the gradient of y.
+// Gradients of x, weight and bias, the last two float32, where they are needed. With a `rate` x is dropout(relu(y)),
+// and the first gradient is the gradient of y.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
-                                                   bool needs_x, bool has_bias, std::optional<double> rate) {
+                                                   bool needs_x, bool needs_weight, bool needs_bias,
+                                                   std::optional<double> rate) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
   const auto [cols, inner] = sizes_of<2>("weight", weight);
   const int64_t rows = sizes_of<2>("x", x)[0];
   const at::BFloat16* g = data_of<at::BFloat16>("grad", grad, {rows, cols});
   const at::BFloat16* in = data_of<at::BFloat16>("x", x, {rows, inner});
   const float* w = data_of<float>("weight", weight, {cols, inner});
-  Tensor grad_x, grad_bias, grad_weight = at::empty_like(weight);
+  Tensor grad_x, grad_weight, grad_bias;
   if (needs_x) {
     grad_x = at::empty_like(x);
     at::BFloat16* o = grad_x.data_ptr<at::BFloat16>();
@@ -140,16 +141,19 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
       multiply(g, rows, cols, right, o, inner, identity);
     }
   }
-  outer_product(g, cols, in, inner, rows, grad_weight.data_ptr<float>(), false);
-  if (has_bias) grad_bias = sums_of_columns(grad);
+  if (needs_weight) {
+    grad_weight = at::empty_like(weight);
+    outer_product(g, cols, in, inner, rows, grad_weight.data_ptr<float>(), false);
+  }
+  if (needs_bias) grad_bias = sums_of_columns(grad);
   return {grad_x, grad_weight, grad_bias};
 }
 
 // The label-smoothed loss of the logits hidden weight^T, for hidden (M, D) bfloat16 and weight (V, D) float32. Returns
-// the losses (M, 2) of smoothed_nll_ and the gradients of hidden and weight. At most LOGIT_ROWS rows of logits exist at
-// a time.
+// the losses (M, 2) of smoothed_nll_ and the gradients of hidden and weight, where they are needed. At most LOGIT_ROWS
+// rows of logits exist at a time.
 std::tuple<Tensor, Tensor, Tensor> projected_nll(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-                                                 double smoothing) {
+                                                 double smoothing, bool needs_hidden, bool needs_weight) {
   TORCH_CHECK(has_tiles(), "this machine has no tiles");
   constexpr int64_t LOGIT_ROWS = 1024;
   const auto [vocabulary, inner] = sizes_of<2>("weight", weight);
@@ -157,21 +161,25 @@ std::tuple<Tensor, Tensor, Tensor> projected_nll(const Tensor& hidden, const Ten
   const at::BFloat16* states = data_of<at::BFloat16>("hidden", hidden, {rows, inner});
   const float* w = data_of<float>("weight", weight, {vocabulary, inner});
   check_ids("targets", data_of<int64_t>("targets", targets, {rows}), rows, vocabulary);
-  Tensor losses = at::empty({rows, 2}, weight.options());
-  Tensor grad_hidden = at::empty_like(hidden), grad_weight = rows ? at::empty_like(weight) : at::zeros_like(weight);
+  Tensor losses = at::empty({rows, 2}, weight.options()), grad_hidden, grad_weight;
   const PackedMatrix forward = pack<true, InnerAxis::columns>(w, inner, vocabulary, inner);
-  const PackedMatrix backward = pack<true, InnerAxis::rows>(w, inner, vocabulary, inner);
+  std::optional<PackedMatrix> backward;
+  if (needs_hidden) {
+    grad_hidden = at::empty_like(hidden);
+    backward.emplace(pack<true, InnerAxis::rows>(w, inner, vocabulary, inner));
+  }
+  if (needs_weight) grad_weight = rows ? at::empty_like(weight) : at::zeros_like(weight);
   const Tensor buffer = at::empty({std::min(rows, LOGIT_ROWS), vocabulary}, hidden.options());
   at::BFloat16* l = buffer.data_ptr<at::BFloat16>();
   for (int64_t first = 0; first < rows; first += LOGIT_ROWS) {
     const int64_t count = std::min(LOGIT_ROWS, rows - first);
     const at::BFloat16* h = states + first * inner;
-    at::BFloat16* gh = grad_hidden.data_ptr<at::BFloat16>() + first * inner;
     multiply(h, count, inner, forward, l, vocabulary, identity);
     losses.narrow(0, first, count)
         .copy_(smoothed_nll_(buffer.narrow(0, 0, count), targets.narrow(0, first, count), smoothing));
-    multiply_deep(l, count, vocabulary, backward, gh, inner);
-    outer_product(l, vocabulary, h, inner, count, grad_weight.data_ptr<float>(), first > 0);
+    if (needs_hidden)
+      multiply_deep(l, count, vocabulary, *backward, grad_hidden.data_ptr<at::BFloat16>() + first * inner, inner);
+    if (needs_weight) outer_product(l, vocabulary, h, inner, count, grad_weight.data_ptr<float>(), first > 0);
   }
   return {losses, grad_hidden, grad_weight};
 }
@@ -185,10 +193,12 @@ TORCH_LIBRARY_FRAGMENT(nmt, m) {
 #ifdef NMT_TILES
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, float? rate=None, int seed=0) -> Tensor", &linear);
   m.def(
-      "linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool has_bias, float? rate=None) -> "
-      "(Tensor, Tensor, Tensor)",
+      "linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool needs_weight, bool needs_bias, "
+      "float? rate=None) -> (Tensor, Tensor, Tensor)",
       &linear_backward);
-  m.def("projected_nll(Tensor hidden, Tensor weight, Tensor targets, float smoothing) -> (Tensor, Tensor, Tensor)",
-        &projected_nll);
+  m.def(
+      "projected_nll(Tensor hidden, Tensor weight, Tensor targets, float smoothing, bool needs_hidden, "
+      "bool needs_weight) -> (Tensor, Tensor, Tensor)",
+      &projected_nll);
 #endif
 }

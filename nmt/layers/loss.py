@@ -49,25 +49,25 @@ def projected_nll(
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
-        logits = logits[0, :, : len(output.weight)]
+        logits = logits[0, :, : output.out_features]
         own = None if weights is None else weights[part]
         sums = _sums(logits, targets[part], smoothing, own, needs_gradient=needs_gradient)
         return torch.stack([sums.loss(smoothing), sums.nll]), sums.gradient[None]
 
+    if weights is None and fused.product_dtype(hidden) is torch.float16:
+        return smoothed_nll(output(hidden), targets, smoothing)  # unscaled gradients would be lost in fp16
+    matrix, bias = _factors(output)
     if weights is None:
-        bias = cast("Tensor | None", output.bias)
-        if bias is None and fused.can_project_nll(hidden, output.weight):
-            return fused.projected_nll(hidden, output.weight, targets, smoothing)
-        if fused.product_dtype(hidden) is torch.float16:  # in it gradients that are not scaled yet are lost
-            return smoothed_nll(output(hidden), targets, smoothing)
+        if bias is None and fused.can_project_nll(hidden, matrix):
+            return fused.projected_nll(hidden, matrix, targets, smoothing)
         if hidden.device.type != "cpu":
-            return _identity_nll(hidden, output, targets, smoothing)
-    loss, nll = _projected(hidden[None], output, rule, 2)
+            return _identity_nll(hidden, matrix, bias, targets, smoothing)
+    loss, nll = _projected(hidden[None], matrix, bias, rule, 2)
     return loss, nll
 
 
 def _identity_nll(
-    hidden: Tensor, output: nn.Linear, targets: Tensor, smoothing: float
+    hidden: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Return `projected_nll` by the identity for GPUs, in which no logit is touched for the smoothing."""
 
@@ -84,11 +84,10 @@ def _identity_nll(
         return sums, gradient.scatter_(1, places, (found.exp() - (1.0 - smoothing)).to(dtype))[None]
 
     dtype = fused.product_dtype(hidden)
-    loss, nll = _projected(hidden[None], output, rule, 2)
+    loss, nll = _projected(hidden[None], matrix, bias, rule, 2)
     if smoothing:
-        bias = cast("Tensor | None", output.bias)
         with torch.autocast(hidden.device.type, enabled=False):
-            mean = hidden.sum(0, dtype=torch.float32) @ output.weight.mean(0, dtype=torch.float32)
+            mean = hidden.sum(0, dtype=torch.float32) @ matrix.mean(0, dtype=torch.float32)
             mean = mean if bias is None else mean + len(hidden) * bias.mean(dtype=torch.float32)
         loss = loss - smoothing * mean
     return loss, nll
@@ -121,11 +120,11 @@ def projected_agreement(
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
-        logits = logits[..., : len(output.weight)]
+        logits = logits[..., : output.out_features]
         own = None if weights is None else weights[part]
         return _agreement(logits, targets[part], smoothing, factors, own, needs_gradient=needs_gradient)
 
-    loss, nll, kl = _projected(hidden, output, rule, 3)
+    loss, nll, kl = _projected(hidden, *_factors(output), rule, 3)
     return loss, nll, kl
 
 
@@ -147,7 +146,7 @@ def projected_imitation(
     """
 
     def rule(logits: Tensor, part: slice, needs_gradient: bool) -> tuple[Tensor, Tensor]:
-        logits = logits[0, :, : len(output.weight)]
+        logits = logits[0, :, : output.out_features]
         own = None if weights is None else weights[part, None]
         sums = _sums(
             logits,
@@ -167,15 +166,20 @@ def projected_imitation(
             gradient = (1.0 - weight) * gradient + weight * (away if own is None else own * away)
         return torch.stack([loss, sums.nll, kl]), gradient[None]
 
-    loss, nll, kl = _projected(hidden[None], output, rule, 3)
+    loss, nll, kl = _projected(hidden[None], *_factors(output), rule, 3)
     return loss, nll, kl
 
 
-def _projected(hidden: Tensor, output: nn.Linear, rule: Rule, num_sums: int) -> tuple[Tensor, ...]:
-    """Return the sums of `rule` for the logits that `output` makes of hidden states (P, M, D)."""
-    factors = (hidden, output.weight, cast("Tensor | None", output.bias))
-    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
-    return _Projected.apply(*factors, rule, num_sums, wanted)
+def _factors(output: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Return the matrix (V, D), which may be computed whenever it is read, and the bias (V,)."""
+    return output.weight, cast("Tensor | None", output.bias)
+
+
+def _projected(
+    hidden: Tensor, matrix: Tensor, bias: Tensor | None, rule: Rule, num_sums: int
+) -> tuple[Tensor, ...]:
+    """Return the sums of `rule` for the logits hidden matrix^T + bias of hidden states (P, M, D)."""
+    return _Projected.apply(hidden, matrix, bias, rule, num_sums, torch.is_grad_enabled())
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -317,7 +321,7 @@ class _Projected(fused.OnceDifferentiable):
         bias: Tensor | None,
         rule: Rule,
         num_sums: int,
-        needs_gradient: bool,
+        has_backward: bool,
     ) -> tuple[Tensor, ...]:
         dtype = fused.product_dtype(hidden)
         if dtype is torch.float16:  # gradients that are not scaled yet would be lost in it
@@ -328,7 +332,11 @@ class _Projected(fused.OnceDifferentiable):
         if missing:
             weights = F.pad(weights, (0, 0, 0, missing))
             biases = None if biases is None else F.pad(biases, (0, missing))
-        gradients = [torch.zeros_like(x) for x in (hidden, weight, bias) if needs_gradient and x is not None]
+        grad_hidden, grad_weight, grad_bias = gradients = [
+            torch.zeros_like(x) if has_backward and needed and x is not None else None
+            for x, needed in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
+        ]
+        needs_gradient = any(x is not None for x in gradients)
         sums = hidden.new_zeros(num_sums, dtype=torch.float32)
         most = LOGITS_AT_ONCE_ON_CPU if hidden.device.type == "cpu" else LOGITS_AT_ONCE
         size = max(1, most // (len(weight) * len(hidden)))
@@ -343,10 +351,12 @@ class _Projected(fused.OnceDifferentiable):
                 sums += chunk
                 if needs_gradient:
                     gradient = gradient.to(dtype)  # that of a float32 teacher is more exact than the logits
-                    gradients[0][:, part] = gradient @ weights[: gradient.shape[2]]
                     flat = gradient.flatten(0, 1)
-                    gradients[1] += (flat.T @ rows.flatten(0, 1))[: len(weight)]
-                    for grad_bias in gradients[2:]:
+                    if grad_hidden is not None:
+                        grad_hidden[:, part] = gradient @ weights[: gradient.shape[2]]
+                    if grad_weight is not None:
+                        grad_weight += (flat.T @ rows.flatten(0, 1))[: len(weight)]
+                    if grad_bias is not None:
                         grad_bias += flat.sum(0, dtype=torch.float32)[: len(weight)]
         ctx.save_for_backward(*gradients)
         loss, *others = (x.clone() for x in sums)
@@ -355,5 +365,5 @@ class _Projected(fused.OnceDifferentiable):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, *grad_bias = (x.mul_(grad_outputs[0]) for x in ctx.saved_tensors)
-        return grad_hidden, grad_weight, grad_bias[0] if grad_bias else None, None, None, None
+        gradients = (None if x is None else x.mul_(grad_outputs[0]) for x in ctx.saved_tensors)
+        return *gradients, None, None, None

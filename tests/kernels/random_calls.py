@@ -168,13 +168,14 @@ def _linear(draw: Draw) -> Arguments:
 def _linear_backward(draw: Draw) -> Arguments:
     x, weight, *_ = _linear(draw)
     grad = torch.randn(len(x), len(weight)).bfloat16()
-    return [grad, x, weight, *draw.random.choices((True, False), k=2), draw.random.choice((None, 0.0, 0.1))]
+    return [grad, x, weight, *draw.random.choices((True, False), k=3), draw.random.choice((None, 0.0, 0.1))]
 
 
 def _projected_nll(draw: Draw) -> Arguments:
     rows, inner, vocab_size = draw.size() * draw.random.choice((1, 1, 40)), draw.size(), draw.size(1)
     hidden, weight = torch.randn(rows, inner).bfloat16(), torch.randn(vocab_size, inner)
-    return [hidden, weight, draw.ids(rows, below=vocab_size), 0.1]
+    needed = draw.random.choices((True, False), k=2)
+    return [hidden, weight, draw.ids(rows, below=vocab_size), 0.1, *needed]
 
 
 def _linear_map(draw: Draw) -> Arguments:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -291,7 +293,7 @@ def test_gradients_of_a_large_vocabulary_do_not_depend_on_the_number_of_threads(
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         try:
-            results.append(torch.ops.nmt.projected_nll(hidden, weight, targets, 0.1))
+            results.append(torch.ops.nmt.projected_nll(hidden, weight, targets, 0.1, True, True))
         finally:
             torch.set_num_threads(before)
     logits = (hidden.float() @ weight.bfloat16().float().T).bfloat16().float().requires_grad_()
@@ -302,6 +304,82 @@ def test_gradients_of_a_large_vocabulary_do_not_depend_on_the_number_of_threads(
     for result in results[1:]:
         for one, other in zip(result, results[0], strict=True):
             assert torch.equal(one, other)
+
+
+def count_results(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Tensor]:
+    """Return the list to which each result of a function is added that is not None."""
+    function, results = getattr(owner, name), list[Tensor]()
+
+    def counted(*arguments: Any) -> Any:
+        found = function(*arguments)
+        results.extend(x for x in found if x is not None)
+        return found
+
+    monkeypatch.setattr(owner, name, counted)
+    return results
+
+
+def some_frozen(
+    compute: Callable[[], Tensor], inputs: list[Tensor], results: list[Tensor]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of the inputs that learn, for each choice; their gradients have the bits of all."""
+    expected = gradients(compute(), inputs)
+    for num in range(1, len(inputs) + 1):
+        for learning in itertools.combinations(range(len(inputs)), num):
+            for i, x in enumerate(inputs):
+                x.requires_grad_(i in learning)
+            results.clear()
+            found = gradients(compute(), [inputs[i] for i in learning])
+            assert all(torch.equal(one, expected[i]) for one, i in zip(found, learning, strict=True))
+            yield learning
+
+
+@needs_tiles
+def test_a_map_computes_no_gradient_of_what_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = count_results(monkeypatch, torch.ops.nmt, "linear_backward")
+    x, weight, bias = leaves((40, 33), (50, 33), (50,))
+
+    def compute() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return fused.linear(x, weight, bias)
+
+    for learning in some_frozen(compute, [x, weight, bias], results):
+        assert len(results) == len(learning)
+
+
+@needs_tiles
+def test_a_feed_forward_block_computes_no_gradient_of_what_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for that between its maps, where something learns before it."""
+    results = count_results(monkeypatch, torch.ops.nmt, "linear_backward")
+    block = FeedForward(33, 50, Activation.relu, dropout=0.5)
+    (x,) = leaves((40, 33))
+    inner, outer = block.inner, block.outer
+
+    def compute() -> Tensor:
+        torch.manual_seed(3)
+        with torch.autocast("cpu", torch.bfloat16):
+            return block(x)
+
+    for learning in some_frozen(compute, [x, *inner.parameters(), *outer.parameters()], results):
+        assert len(results) == len(learning) + (learning[0] < 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=needs_tiles)])
+def test_the_vocabulary_loss_computes_no_gradient_of_what_is_frozen(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_torch = dtype is torch.float32
+    owner, name = (fused, "_projected_nll_of_torch") if of_torch else (torch.ops.nmt, "projected_nll")
+    results = count_results(monkeypatch, owner, name)
+    hidden, weight = leaves((40, 33), (50, 33))
+    targets = torch.randint(50, (40,))
+
+    def compute() -> Tensor:
+        with torch.autocast("cpu", dtype, enabled=not of_torch):
+            return fused.projected_nll(hidden, weight, targets, 0.1)[0]
+
+    for learning in some_frozen(compute, [hidden, weight], results):
+        assert len(results) == len(learning) + 1  # and the losses
 
 
 def assert_blocks_agree(block: Callable[[], Tensor], parameters: list[Tensor]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -168,9 +171,9 @@ def test_on_a_gpu_a_sum_of_hidden_states_smooths(
     output, hidden = nn.Linear(5, 13, bias=has_bias), torch.randn(7, 5, requires_grad=True)
     targets, inputs = torch.randint(13, (7,)), [hidden, *output.parameters()]
     with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
-        loss, nll = nmt.layers.loss._identity_nll(hidden, output, targets, smoothing)
+        loss, nll = nmt.layers.loss._identity_nll(hidden, output.weight, output.bias, targets, smoothing)
         with torch.no_grad():
-            alone = nmt.layers.loss._identity_nll(hidden, output, targets, smoothing)
+            alone = nmt.layers.loss._identity_nll(hidden, output.weight, output.bias, targets, smoothing)
     expected_loss, expected_nll = smoothed_nll(output(hidden), targets, smoothing)
     tolerance = 3 * TOLERANCE[dtype]
     for actual, expected in ((loss, expected_loss), (nll, expected_nll)):
@@ -181,19 +184,68 @@ def test_on_a_gpu_a_sum_of_hidden_states_smooths(
         assert_close(actual, expected, rtol=tolerance, atol=10 * tolerance)
 
 
+TEACHER = torch.rand(7, 13).softmax(-1)
+PROJECTED: dict[str, Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, ...]]] = {
+    "nll": lambda hidden, output, targets: projected_nll(hidden[0], output, targets, 0.1),
+    "agreement": lambda hidden, output, targets: projected_agreement(
+        hidden, output, targets, 0.1, PassFactors(0.5, 0.4, 0.3, 0.2)
+    ),
+    "imitation": lambda hidden, output, targets: projected_imitation(
+        hidden[0], output, targets, 0.1, 0.6, lambda part: TEACHER[part]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PROJECTED)
+def test_no_gradient_is_computed_of_what_is_frozen(kind: str) -> None:
+    output, hidden = nn.Linear(5, 13), torch.randn(2, 7, 5, requires_grad=True)
+    targets, inputs = torch.randint(13, (7,)), [hidden, *output.parameters()]
+    expected = torch.autograd.grad(PROJECTED[kind](hidden, output, targets)[0], inputs)
+    for learning in itertools.chain(*(itertools.combinations(range(3), num) for num in (1, 2, 3))):
+        for i, x in enumerate(inputs):
+            x.requires_grad_(i in learning)
+        loss = PROJECTED[kind](hidden, output, targets)[0]
+        kept = loss.grad_fn.saved_tensors  # type: ignore[union-attr]
+        assert [i for i, x in enumerate(kept) if x is not None] == [*learning]
+        found = torch.autograd.grad(loss, [inputs[i] for i in learning])
+        assert all(torch.equal(one, expected[i]) for one, i in zip(found, learning, strict=True))
+
+
+class CountingLinear(nn.Linear):
+    """A map whose weight is computed whenever it is read."""
+
+    num_reads = 0
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The matrix."""
+        CountingLinear.num_reads += 1
+        parameter = self._parameters["weight"]
+        assert parameter is not None
+        return 2.0 * parameter
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("kind", PROJECTED)
+def test_a_weight_that_is_computed_is_read_once(
+    kind: str, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, hidden = nn.Linear(5, 13, bias=has_bias), torch.randn(2, 7, 5, requires_grad=True)
+    output.__class__ = CountingLinear
+    monkeypatch.setattr(CountingLinear, "num_reads", 0)
+    PROJECTED[kind](hidden, output, torch.randint(13, (7,)))
+    assert CountingLinear.num_reads == 1
+
+
 @pytest.mark.parametrize("kind", ["agreement", "imitation"])
 def test_logits_that_are_added_for_a_gpu_change_no_loss_of_two_distributions(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     output, hidden = nn.Linear(5, 13), torch.randn(2, 7, 5, requires_grad=True)
-    targets, teacher = torch.randint(13, (7,)), torch.rand(7, 13).softmax(-1)
-    found = []
+    targets, found = torch.randint(13, (7,)), []
     for multiple in (1, 16):
         monkeypatch.setitem(VOCABULARY_MULTIPLE, "cpu", multiple)
-        if kind == "agreement":
-            sums = projected_agreement(hidden, output, targets, 0.1, PassFactors(0.5, 0.4, 0.3, 0.2))
-        else:
-            sums = projected_imitation(hidden[0], output, targets, 0.1, 0.6, lambda part: teacher[part])
+        sums = PROJECTED[kind](hidden, output, targets)
         found.append((*sums, *torch.autograd.grad(sums[0], [hidden, *output.parameters()])))
     assert_close(found[1], found[0])
 
