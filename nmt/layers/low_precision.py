@@ -1,4 +1,4 @@
-"""A copy of a model for search whose linear maps multiply numbers of 16 or 8 bits.
+"""A copy of a model for search whose linear maps multiply numbers of 16 or 8 bits, or are plain.
 
 Only the operands of the products are rounded: weights once, inputs as they come. Sums, norms, softmax and the
 residual stream stay float32, so the copy takes the place of the model in any search. So do keys and values,
@@ -102,20 +102,26 @@ class LowPrecisionLinear(nn.Module):
 def in_low_precision(model: AnyModule, precision: Precision) -> AnyModule:
     """Return `model` with its linear maps in `precision`; all other weights are shared.
 
-    For fp32, and for a model that this function has returned before, return `model` itself. `precision` is a
+    In fp32 these are the maps whose weights are computed whenever they are read, as those with an update of
+    low rank or weight normalisation: they become plain, so that a search computes them once. Where none is to
+    change, as in a model that this function has returned before, return `model` itself. `precision` is a
     result of `search_precision`. For use without gradients; the copy is in eval mode, as kernels want.
     """
-    if precision is Precision.fp32 or any(isinstance(x, LowPrecisionLinear) for x in model.modules()):
+    if any(isinstance(x, LowPrecisionLinear) for x in model.modules()):
+        return model
+    instead: dict[int, Any] = {}
+    for linear in (x for x in model.modules() if isinstance(x, nn.Linear)):
+        if precision is not Precision.fp32:
+            instead[id(linear)] = LowPrecisionLinear(linear, precision)
+        elif (weight := linear.weight) is not linear._parameters.get("weight"):
+            instead[id(linear)] = _plain(weight, linear.bias)
+    if not instead:
         return model
     shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
-    result = copy.deepcopy(model, shared)
-    for module in list(result.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, LowPrecisionLinear(child, precision))
-        if isinstance(module, FeedForward) and module.activation is F.relu:
-            inner: object = module.inner
-            assert isinstance(inner, LowPrecisionLinear)
+    result = copy.deepcopy(model, shared | instead)
+    for module in result.modules():
+        inner: object = module.inner if isinstance(module, FeedForward) else None
+        if isinstance(inner, LowPrecisionLinear) and module.activation is F.relu:
             inner.relu, module.activation = True, nn.Identity()
     return result.eval()
 
@@ -129,10 +135,16 @@ def rows_of(linear: nn.Module, rows: Tensor) -> nn.Module:
 
 
 def _of_rows(linear: nn.Linear, rows: Tensor) -> nn.Linear:
-    """Return the outputs `rows` of a map whose weight may be a sum, as of an update of low rank."""
+    """Return the map to the outputs `rows` (O',) alone, with a copy of their weights."""
+    bias: Tensor | None = linear.bias
+    return _plain(linear.weight.detach()[rows], None if bias is None else bias.detach()[rows])
+
+
+def _plain(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return the map with this weight (O, I) and this bias (O,), which do not learn."""
     with torch.device("meta"):
-        result = fused.Linear(linear.in_features, len(rows), bias=linear.bias is not None)
-    result.weight = nn.Parameter(linear.weight.detach()[rows], requires_grad=False)
-    if linear.bias is not None:
-        result.bias = nn.Parameter(linear.bias.detach()[rows], requires_grad=False)
+        result = fused.Linear(weight.shape[1], len(weight), bias=bias is not None)
+    result.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        result.bias = nn.Parameter(bias.detach(), requires_grad=False)
     return result

@@ -31,11 +31,13 @@ from nmt.decoding.hypotheses import Wish
 from nmt.decoding.sampling import draw_samples
 from nmt.errors import UserError
 from nmt.files import path_of
+from nmt.layers.low_precision import in_low_precision
 from nmt.metrics.scoring import METRICS, SCORERS
 from nmt.models.base import TranslationModel
 from nmt.runs.learnt_files import ALIGNMENTS
 from nmt.runs.teachers import open_teacher
 from nmt.runtime import derive_seed
+from nmt.runtime_config import Precision
 from nmt.training.objectives.objective import Align, Costs, Places, Sample
 
 SPACED = re.compile(r"\S+")
@@ -105,7 +107,8 @@ class RunContext:
             )
             starts = map(self.tokenizer.own_start, batch.tgt_out.tolist())
             wishes = [Wish(start, num_given=len(start)) for start in starts]
-            found = draw_samples(model, batch.src, batch.src_mask, drawing, num, wishes)
+            searched = in_low_precision(model, Precision.fp32)
+            found = draw_samples(searched, batch.src, batch.src_mask, drawing, num, wishes)
             return [[[*sample.ids, EOS_ID] for sample in group] for group in found]
 
         return sampled

@@ -267,10 +267,10 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
-    """Return the model to search with: `model` itself, or a copy in `decoding.precision`."""
+    """Return the model to search with: a copy in `decoding.precision`, or `model` if it is in it."""
     precision = search_precision(cfg.precision, device)
     if precision is Precision.bf16 and device.type != "cpu" and can_be_half(model):
-        return in_half(model, torch.bfloat16)
+        return in_half(in_low_precision(model, Precision.fp32), torch.bfloat16)
     return in_low_precision(model, precision)
 
 

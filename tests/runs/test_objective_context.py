@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from nmt import cli
 from nmt.config.compose import compose
@@ -21,8 +23,10 @@ from nmt.data.batches.training_split import TrainingData
 from nmt.data.parallel_text import ParallelText
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import Case, TagSide, TokenizerConfig, TokenizerKind, prepare_lines
+from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.models.base import TranslationModel
+from nmt.runs import objective_context
 from nmt.runs.objective_context import (
     SPACED,
     UNKNOWN,
@@ -33,6 +37,9 @@ from nmt.runs.objective_context import (
     _words,
     from_file,
 )
+from nmt.training.adapting.adaptation import adapt
+from nmt.training.adapting.configs import LoraConfig
+from nmt.training.adapting.lora import LowRankUpdate
 from nmt.verbs import VERBS
 from tests.training.objectives.test_objective import trained_in_parts
 
@@ -86,6 +93,25 @@ def test_samples_begin_with_the_tag_of_their_target_and_follow_the_seed(
     for group, line in zip(drawn(1), src, strict=True):
         assert {sample[0] for sample in group} == {*tokenizer.tgt_start(line)}
     assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_samples_are_drawn_by_plain_maps(
+    tiny_model: Callable[..., TranslationModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an update of low rank adds is not computed anew for every token."""
+    model, seen = tiny_model().eval(), list[nn.Module]()
+    adapt(model, LoraConfig())
+
+    def draw_none(searched: TranslationModel, *_: object) -> list[object]:
+        seen.append(searched)
+        return []
+
+    monkeypatch.setattr(objective_context, "draw_samples", draw_none)
+    cfg = cast(TrainConfig, SimpleNamespace(decoding=BeamConfig(), seed=1))
+    data = cast(TrainingData, SimpleNamespace(tokenizer=SimpleNamespace(own_start=tuple)))
+    ids = torch.zeros(0, 1, dtype=torch.int64)
+    assert RunContext(cfg, data).sampler(1.0)(model, Batch(ids, ids, ids, ids, rows=ids), 1, 4) == []
+    assert not any(isinstance(module, LowRankUpdate) for module in seen[0].modules())
 
 
 def test_a_line_of_an_alignment() -> None:

@@ -2,8 +2,9 @@
 
 A linear map with such an update is the map that it was, of a class that shows the sum as its `weight`. So
 all that reads the weights of a map (a loss, a copy in low precision, a kernel) reads the sum, whose bits are
-those that `merge` leaves. In training the two thin matrices are applied one after the other, behind dropout,
-so that the frozen matrix needs no gradient. Shapes: I inputs, O outputs, R rank.
+those that `merge` leaves. A search reads it once, by a copy with plain maps (`in_low_precision`). In training
+the two thin matrices are applied one after the other, behind dropout, so that the frozen matrix needs no
+gradient. Shapes: I inputs, O outputs, R rank.
 """
 
 from __future__ import annotations

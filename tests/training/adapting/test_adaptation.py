@@ -8,19 +8,24 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from nmt.decoding.beam_search import beam_search
+from nmt.decoding.configs import BeamConfig
 from nmt.errors import UserError
 from nmt.kernels import fused
 from nmt.layers.low_precision import in_low_precision, rows_of
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import ConvolutionalConfig, DecoderOnlyConfig, ModelConfig, RnnConfig, Tying
+from nmt.models.fused_layers import fused_layers
 from nmt.runtime_config import Precision
 from nmt.training.adapting.adaptation import adapt, frozen_names, merge, num_learning
 from nmt.training.adapting.configs import ADAPTATIONS, AdaptationConfig, AdaptersConfig, LoraConfig
 from nmt.training.adapting.lora import LowRankUpdate
 from nmt.training.optimizers.optimizer import build_optimizer
 from nmt.training.optimizers.optimizer_configs import AdamWConfig, MuonConfig, OptimizerConfig
+from nmt.translation.translate import in_precision
 from tests.conftest import VOCAB_SIZE
 
 Model = Callable[..., TranslationModel]
@@ -122,6 +127,37 @@ def test_whoever_reads_a_weight_reads_the_sum(tiny_model: Model, sentences: Sent
     for last in tgt.T:
         one, other = (x.step(last, state) for x, state in zip((model, merged), states, strict=True))
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_search_computes_each_sum_once(
+    tiny_model: Model, sentences: Sentences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By plain maps, which the kernels know, in a copy that shares all else."""
+    model, batch = tiny_model(tying=Tying.none).eval(), sentences(2, 5, 4)
+    adapt(model, LORA)
+    shaken(model)
+    merged = copy.deepcopy(model)
+    merge(merged, LORA)
+    searched = in_precision(model, BeamConfig(), torch.device("cpu"))
+    monkeypatch.setattr(LowRankUpdate, "weight", None)
+    assert torch.equal(searched(*batch), merged(*batch))
+    assert beam_search(searched, *batch[:2], BeamConfig()) == beam_search(merged, *batch[:2], BeamConfig())
+    assert fused_layers(searched.decoder) is not None  # type: ignore[arg-type]
+    shared = {x.data_ptr() for x in searched.parameters()} & {x.data_ptr() for x in model.parameters()}
+    assert model.src_embedding.tokens.weight.data_ptr() in shared  # type: ignore[union-attr, operator]
+    assert in_precision(searched, BeamConfig(), torch.device("cpu")) is searched
+    assert isinstance(model.output, LowRankUpdate)
+
+
+@torch.no_grad()
+def test_search_computes_weight_normalisation_once(sentences: Sentences) -> None:
+    sizes = {"src_vocab_size": VOCAB_SIZE, "tgt_vocab_size": VOCAB_SIZE}
+    model, batch = build_model(FAMILIES["convolutional"], **sizes).eval(), sentences(2, 5, 4)
+    searched = in_precision(model, BeamConfig(), torch.device("cpu"))
+    assert not any(is_parametrized(module) for module in searched.modules())
+    assert torch.equal(searched(*batch), model(*batch))
+    assert beam_search(searched, *batch[:2], BeamConfig()) == beam_search(model, *batch[:2], BeamConfig())
 
 
 @pytest.mark.parametrize("precision", [Precision.fp32, Precision.bf16])
