@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils.checkpoint import checkpoint
 
 from nmt.errors import UserError
@@ -19,9 +20,13 @@ from nmt.errors import UserError
 def stack_layers(module: nn.Module) -> list[nn.Module]:
     """Return the layers of all stacks that are always called as a whole, over all positions at once.
 
-    A list of tables of embeddings is no stack.
+    A list of tables of embeddings is no stack, nor is a list of what a weight is computed by.
     """
-    lists = [one for one in module.modules() if isinstance(one, nn.ModuleList)]
+    lists = [
+        one
+        for one in module.modules()
+        if isinstance(one, nn.ModuleList) and not isinstance(one, ParametrizationList)
+    ]
     layers = [layer for one in lists for layer in one if not isinstance(layer, nn.Embedding)]
     return [layer for layer in layers if not getattr(layer, "is_stepped_through", False)]
 

@@ -128,3 +128,10 @@ def test_tables_of_source_factors_are_no_layers() -> None:
         *["SelfAttentionLayer"] * 2,
         *["DecoderLayer"] * 2,
     ]
+
+
+def test_what_computes_a_weight_is_no_layer() -> None:
+    cfg = ConvolutionalConfig(d_model=8, encoder_layers=2, decoder_layers=1)
+    model = build_model(cfg, src_vocab_size=9, tgt_vocab_size=9)
+    names = [type(layer).__name__ for layer in stack_layers(model)]
+    assert names == ["EncoderLayer", "EncoderLayer", "DecoderLayer"]
