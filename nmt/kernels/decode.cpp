@@ -1,8 +1,8 @@
-// Kernels of one step of search: attention over a cache that is never moved, products with bfloat16 weights on the
-// tiles of AMX, and the best continuations of a sentence in one pass over the vocabulary.
+// Kernels of one step of search: attention over a cache that is never moved, products with weights in float32, in
+// bfloat16 on the tiles of AMX or in 8 bits, and the best continuations of a sentence in one pass over the vocabulary.
 //
-// Everything is float32 but the factors of the products on tiles. Each kernel has a definition in plain torch:
-// nmt/layers/attention.py, nmt/layers/low_precision.py and nmt/decoding/candidates.py.
+// Everything is float32 but the factors of the products with packed weights. Each kernel has a definition in plain
+// torch: nmt/layers/attention.py, nmt/layers/low_precision.py and nmt/decoding/candidates.py.
 //
 // Shapes: N hypotheses, B sentences, K hypotheses of a sentence, R rows of a cache, S columns of all its chunks, H
 // heads, C channels of a head in queries and keys, E in values, I inputs, O outputs, V vocabulary.
@@ -164,7 +164,7 @@ Tensor linear_map(const Tensor& x, const Tensor& weight, const std::optional<Ten
 
 constexpr int64_t GROUP = 4 * LANES;  // tokens that are compared one by one only if their maximum is large enough
 
-constexpr int64_t LOGIT_ROWS = 64;  // rows of logits that exist at a time
+constexpr int64_t LOGIT_ROWS = 64;  // rows of logits that exist at a time, for each thread
 
 struct Candidate {
   float score;
@@ -229,11 +229,10 @@ using Continuations = std::tuple<Tensor, Tensor, Tensor>;
 
 // The `num` largest before[b, k] + log_softmax(logits)[b, k, v] of each b, with their k and v: (B, num) each. Tokens
 // `forbidden` (V) are left out; sentences `ending` (B) may only get `end_id`. Missing results have -inf.
-// make_logits_of() is called on each thread and returns a function logits_of(first, last), which returns the logits
-// (last - first, K, V) of sentences, at most `together` at a time.
+// logits_of(first, last) returns the logits (last - first, K, V) of sentences, at most `together` at a time.
 template <typename F>
 Continuations best_continuations(int64_t V, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
-                                 int64_t end_id, int64_t num, int64_t together, const F& make_logits_of) {
+                                 int64_t end_id, int64_t num, int64_t together, const F& logits_of) {
   const auto [B, K] = sizes_of<2>("before", before);
   const float* scores_before = data_of<float>("before", before, {B, K});
   const bool *never = data_of<bool>("forbidden", forbidden, {V}), *ends = data_of<bool>("ending", ending, {B});
@@ -244,18 +243,18 @@ Continuations best_continuations(int64_t V, const Tensor& before, const Tensor& 
   all_but_end[end_id] = false;
   const Tensor scores = at::empty({B, num}, before.options()), parents = at::empty({B, num}, at::kLong);
   const Tensor tokens = at::empty_like(parents);
-  at::parallel_for(0, ceil_div(B, together), 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> maxima(ceil_div(V, GROUP));
-    const auto logits_of = make_logits_of();
-    for (int64_t first = begin * together; first < std::min(B, end * together); first += together) {
-      const int64_t last = std::min(B, first + together);
-      const float* logits = logits_of(first, last);
-      for (int64_t b = first; b < last; ++b) {
+  for (int64_t first = 0; first < B; first += together) {
+    const int64_t last = std::min(B, first + together);
+    const float* const logits = logits_of(first, last);  // computed by all threads
+    at::parallel_for(first, last, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> maxima(ceil_div(V, GROUP));
+      for (int64_t b = begin; b < end; ++b) {
         BestCandidates best(num);
-        for (int64_t k = 0; k < K; ++k, logits += V) {
+        for (int64_t k = 0; k < K; ++k) {
           const float score = scores_before[b * K + k];
           if (score == -INFINITE) continue;
-          offer_tokens(logits, V, score, k, ends[b] ? all_but_end.get() : never, maxima.data(), best);
+          const float* row = logits + ((b - first) * K + k) * V;
+          offer_tokens(row, V, score, k, ends[b] ? all_but_end.get() : never, maxima.data(), best);
         }
         for (int64_t j = 0; j < num; ++j) {
           const Candidate& found = best.kept()[j];
@@ -264,18 +263,19 @@ Continuations best_continuations(int64_t V, const Tensor& before, const Tensor& 
           tokens.data_ptr<int64_t>()[b * num + j] = found.token;
         }
       }
-    }
-  });
+    });
+  }
   return {scores, parents, tokens};
 }
 
 // The best continuations, given all logits (N, V).
 Continuations best_of_logits(const Tensor& logits, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                              int64_t end_id, int64_t num) {
-  const int64_t V = sizes_of<2>("logits", logits)[1], K = sizes_of<2>("before", before)[1];
+  const int64_t V = sizes_of<2>("logits", logits)[1];
+  const auto [B, K] = sizes_of<2>("before", before);
   const float* all_logits = data_of<float>("logits", logits, {before.numel(), V});
-  return best_continuations(V, before, forbidden, ending, end_id, num, 1,
-                            [=] { return [=](int64_t first, int64_t) { return all_logits + first * K * V; }; });
+  return best_continuations(V, before, forbidden, ending, end_id, num, B,
+                            [=](int64_t, int64_t) { return all_logits; });
 }
 
 // The best continuations, given hidden states (N, I) and the output layer: a weight (V, I), which may be packed, and a
@@ -283,18 +283,19 @@ Continuations best_of_logits(const Tensor& logits, const Tensor& before, const T
 Continuations best_of_hidden(const Tensor& hidden, const Tensor& weight, const std::optional<Tensor>& bias,
                              int64_t vocab_size, const Tensor& before, const Tensor& forbidden, const Tensor& ending,
                              int64_t end_id, int64_t num) {
-  const int64_t K = sizes_of<2>("before", before)[1], inputs = sizes_of<2>("hidden", hidden)[1];
-  const int64_t together = LOGIT_ROWS / std::clamp<int64_t>(K, 1, LOGIT_ROWS);  // sentences in a block of rows
+  const auto [B, K] = sizes_of<2>("before", before);
+  const int64_t inputs = sizes_of<2>("hidden", hidden)[1], most = LOGIT_ROWS * at::get_num_threads();
+  const int64_t together = std::min(B, std::max<int64_t>(1, most / std::max<int64_t>(K, 1)));  // sentences
   const Tensor in = hidden.contiguous();
   const float* states = data_of<float>("hidden", in, {before.numel(), inputs});
   const LinearMap output("weight", weight, bias, vocab_size, inputs);
-  return best_continuations(vocab_size, before, forbidden, ending, end_id, num, together, [&] {
-    return [&, logits = at::empty({together * K, vocab_size}, at::kFloat)](int64_t first, int64_t last) {
-      float* out = logits.template data_ptr<float>();
-      output(states + first * K * inputs, (last - first) * K, out);
-      return out;
-    };
-  });
+  const Tensor logits = at::empty({together * K, vocab_size}, at::kFloat);
+  float* const out = logits.data_ptr<float>();
+  const auto logits_of = [&](int64_t first, int64_t last) {
+    output(states + first * K * inputs, (last - first) * K, out);
+    return out;
+  };
+  return best_continuations(vocab_size, before, forbidden, ending, end_id, num, together, logits_of);
 }
 
 }  // namespace

@@ -211,6 +211,29 @@ def test_the_best_continuations(precision: Precision, num_beams: int, vocab_size
     assert not (found.tokens[~real] == EOS_ID).any()
 
 
+@pytest.mark.parametrize("precision", IN_KERNELS)
+@pytest.mark.parametrize(("num_sentences", "num_beams"), [(1, 5), (2, 1), (13, 5), (1, 70), (150, 1)])
+def test_the_best_continuations_do_not_depend_on_the_number_of_threads(
+    precision: Precision, num_sentences: int, num_beams: int
+) -> None:
+    """Of few sentences and of several blocks of rows, which all threads multiply together."""
+    if precision is Precision.fp32:  # torch multiplies more
+        num_beams = min(num_beams, candidates.FEW_ROWS)
+        num_sentences = min(num_sentences, candidates.FEW_ROWS // num_beams)
+    projection = Projection(64, 203, precision)
+    hidden = torch.randn(num_sentences * num_beams, 64)
+    before, ending = -torch.rand(num_sentences, num_beams), torch.arange(num_sentences) % 3 == 1
+    threads, found = torch.get_num_threads(), []
+    for num in (1, 2, 3):
+        torch.set_num_threads(num)
+        try:
+            found.append(candidates.best_candidates(projection, hidden, before, ending, 6))  # type: ignore[arg-type]
+        finally:
+            torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(map(torch.equal, other, found[0]))
+
+
 def peaked(model: TranslationModel) -> TranslationModel:
     """Return the model with larger weights, so that its translations are not all alike, and end sometimes."""
     for parameter in model.parameters():
