@@ -36,8 +36,17 @@ _REQUIRED: contextvars.ContextVar[bool] = contextvars.ContextVar("required", def
 
 
 def cache_dir() -> Path:
-    """Return the folder of the cache."""
-    return Path(os.environ.get("NMT_CACHE") or Path.home() / ".cache" / "nmt")
+    """Return the folder of the cache.
+
+    Raises:
+        UserError: there is no place for it.
+    """
+    try:
+        return Path(os.environ.get("NMT_CACHE") or Path.home() / ".cache" / "nmt")
+    except RuntimeError as error:
+        raise UserError(
+            "the cache has no place, as this user has no home folder; set NMT_CACHE to a folder for it"
+        ) from error
 
 
 def entry_name(kind: str, *parts: object) -> str:

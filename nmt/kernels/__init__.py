@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from nmt.disk_cache import cache_dir, entry_name, open_entry, write_entry
+from nmt.errors import UserError
 from nmt.files import sync
 
 FOLDER = Path(__file__).parent
@@ -142,8 +143,10 @@ def problem() -> str:
         return f"{name} failed with {_reason(error.stderr)}; they need g++ 11 or later, which CXX may name"
     except subprocess.TimeoutExpired:
         return f"{name} was not done after {LONGEST_BUILD / 60:.0f} minutes"
-    except OSError as error:
-        return f"they cannot be built or loaded: {error}"
+    except OSError as error:  # where torch cannot load the library, the error behind its own says why
+        return f"they cannot be built or loaded: {error.__cause__ or error}"
+    except UserError as error:
+        return f"they cannot be built: {error}"
     return ""
 
 
@@ -178,6 +181,7 @@ def _library(command: list[str]) -> Path:
 
     Raises:
         OSError: the compiler cannot be started, or the cache cannot be written or trusted.
+        UserError: the cache has no place.
         CalledProcessError: the compiler failed.
         TimeoutExpired: the compiler took longer than LONGEST_BUILD.
     """

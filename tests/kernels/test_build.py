@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from nmt import kernels
+from nmt.disk_cache import cache_dir
+from nmt.errors import UserError
 
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
 needs_a_compiler = pytest.mark.skipif(
@@ -315,6 +317,23 @@ def test_without_compiler_or_cache_one_status_says_why(
     monkeypatch.setattr(kernels, "problem", problem)
     assert kernels.status().startswith(f"without kernels: {reason}")
     assert not kernels.load()
+
+
+@needs_a_compiler
+def test_a_library_that_cannot_be_loaded_is_told_with_the_reason(compiler: Path) -> None:
+    (compiler / "empty.so").write_bytes(b"no library")
+    assert problem() == f"they cannot be built or loaded: {libraries()[0]}: file too short"
+
+
+@needs_a_compiler
+def test_without_a_home_folder_the_way_out_is_named(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "NMT_CACHE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # of no user
+    found = "the cache has no place, as this user has no home folder; set NMT_CACHE to a folder for it"
+    assert problem() == f"they cannot be built: {found}"
+    with pytest.raises(UserError, match=f"^{found}$"):
+        cache_dir()
 
 
 @needs_a_compiler
