@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from nmt import kernels
 from nmt.data.special_ids import BOS_ID, EOS_ID, PAD_ID
-from nmt.kernels.fused import Linear, is_plain
+from nmt.kernels.fused import Linear, is_dense, is_plain
 from nmt.layers.low_precision import LowPrecisionLinear
 from nmt.models.base import TranslationModel
 
@@ -61,7 +61,8 @@ def _read_by_kernel(output: object, hidden: Tensor) -> tuple[Tensor, Tensor | No
         return (output.weight, output.bias, output.out_features) if output.is_packed else None
     if not isinstance(output, Linear) or not is_plain(output, Linear) or len(hidden) > FEW_ROWS:
         return None
-    return (output.weight, output.bias, output.out_features) if kernels.usable(hidden) else None
+    is_read = is_dense(output.weight) and kernels.usable(hidden)
+    return (output.weight, output.bias, output.out_features) if is_read else None
 
 
 def allowed_log_probs(logits: Tensor, ending: Tensor) -> Tensor:

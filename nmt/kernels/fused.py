@@ -116,7 +116,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return (..., N) of x (..., K), weight (N, K) and bias (N,)."""
     if _can_multiply(x, weight):
         return _Linear.apply(x, weight, bias)
-    if weight.dtype is torch.float32 is product_dtype(x) and kernels.usable(x) and kernels.has_panels():
+    if is_dense(weight) and product_dtype(x) is torch.float32 and kernels.usable(x) and kernels.has_panels():
         y = torch.ops.nmt.linear_map(x.reshape(-1, x.shape[-1]), weight, bias, len(weight), False)
         return y.view(*x.shape[:-1], len(weight))
     return F.linear(x, weight, bias)
@@ -155,6 +155,11 @@ class RmsNorm(nn.RMSNorm):
         return rms_norm(x, self.weight, self.eps, feeds_product=False)
 
 
+def is_dense(weight: Tensor) -> bool:
+    """Return whether `weight` is as kernels read it: float32 without gaps."""
+    return weight.dtype is torch.float32 and weight.is_contiguous()
+
+
 def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether `layer` is a `kind` that is neither wrapped nor hooked: its weights define it."""
     return type(layer) is kind and not layer._forward_hooks and not layer._forward_pre_hooks
@@ -186,7 +191,7 @@ def feed_forward(
 
 def _can_multiply(x: Tensor, weight: Tensor) -> bool:
     """Return whether the kernels multiply x by `weight`: on tiles, with dense float32 weights."""
-    fits = weight.dtype is torch.float32 and weight.is_contiguous() and x.numel() > 0
+    fits = is_dense(weight) and x.numel() > 0
     return fits and kernels.usable_in_training(x) and _has_tiles(product_dtype(x))
 
 
@@ -252,7 +257,7 @@ def attention_cached(
 
 def can_project_nll(hidden: Tensor, weight: Tensor) -> bool:
     """Return whether `projected_nll` takes these: hidden states whose products are bf16 or float32."""
-    fits = weight.dtype is torch.float32 and weight.is_contiguous() and hidden.numel() > 0
+    fits = is_dense(weight) and hidden.numel() > 0
     return fits and kernels.usable_in_training(hidden) and product_dtype(hidden) is not torch.float16
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt import kernels
-from nmt.kernels.fused import LayerNorm, Linear, RmsNorm
+from nmt.kernels.fused import LayerNorm, Linear, RmsNorm, is_dense
 from nmt.layers.attention import QK_EPS, AttentionRole, MultiHeadAttention
 from nmt.layers.blocks import FeedForward, Residual
 from nmt.layers.low_precision import LowPrecisionLinear
@@ -148,4 +148,4 @@ def _is_known(linear: nn.Module) -> bool:
     """Return whether the kernel multiplies by this: packed weights, or float32 as they are."""
     if isinstance(linear, LowPrecisionLinear):
         return linear.is_packed
-    return type(linear) is Linear and linear.weight.dtype is torch.float32 and linear.weight.is_contiguous()
+    return type(linear) is Linear and is_dense(linear.weight)

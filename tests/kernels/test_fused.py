@@ -214,6 +214,14 @@ def test_linear_takes_rows_that_lie_apart() -> None:
     assert_near([out], [F.linear(x[:, 1].float(), weight.bfloat16().float())], 5e-3)
 
 
+@torch.no_grad()
+def test_a_transposed_weight_is_left_to_torch_in_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the kernels multiply float32 numbers faster."""
+    monkeypatch.setattr(kernels, "has_panels", lambda: True)
+    x, weight = torch.randn(20, 16), torch.randn(16, 33).t()
+    assert_near([fused.linear(x, weight, None)], [F.linear(x, weight)], 1e-5)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(3, 5, 7, 2, 8), (2, 17, 33, 4, 64), (1, 1, 1, 1, 5)])
 @pytest.mark.parametrize("masked", ["nothing", "padding", "causal"])

@@ -234,6 +234,17 @@ def test_the_best_continuations_do_not_depend_on_the_number_of_threads(
         assert all(map(torch.equal, other, found[0]))
 
 
+def test_a_transposed_output_is_left_to_torch() -> None:
+    projection = Projection(24, 203, Precision.fp32)
+    state = torch.randn(4, 24), -torch.rand(2, 2), torch.zeros(2, dtype=torch.bool)
+    expected = candidates.best_candidates(projection, *state, 4)  # type: ignore[arg-type]
+    weight = projection.output.weight
+    weight.data = weight.data.t().contiguous().t()
+    found = candidates.best_candidates(projection, *state, 4)  # type: ignore[arg-type]
+    assert torch.equal(found.tokens, expected.tokens)
+    assert_close(found.log_probs, expected.log_probs)
+
+
 def peaked(model: TranslationModel) -> TranslationModel:
     """Return the model with larger weights, so that its translations are not all alike, and end sometimes."""
     for parameter in model.parameters():
