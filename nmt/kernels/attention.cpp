@@ -1,5 +1,5 @@
-// Attention in training on CPU, for float32 and bfloat16. Sums and softmax are float32; on tiles the factors of all
-// products, also the attention weights, are bfloat16.
+// Attention in training on CPU, for float32 and bfloat16, and the rotation of its operands, which search calls, too.
+// Sums and softmax are float32; on tiles the factors of all products, also the attention weights, are bfloat16.
 //
 // `nmt/kernels/fused.py` is the only caller, and has the plain torch code that each function is tested against.
 //

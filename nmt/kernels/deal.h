@@ -14,8 +14,9 @@ namespace nmt {
 
 // Calls f(begin, end) on all threads for parts of the numbers from 0 to count - 1, none but the last smaller than
 // `least`. A thread begins with the share that it always has of as many numbers, which its cache may still hold, and
-// then helps others: with shares alone, all would wait for a thread that other programs slow down. For training; steps
-// of search are short, and at::parallel_for gives them fixed shares.
+// then helps others: with shares alone, all would wait for a thread that other programs slow down. For work that is
+// long enough: training, and in search products in tiles, norms and rotation. at::parallel_for gives the rest of search
+// fixed shares.
 template <typename F>
 void deal(int64_t count, int64_t least, const F& f) {
   constexpr int64_t PARTS = 8;  // of a share

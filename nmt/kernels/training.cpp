@@ -1,4 +1,4 @@
-// Fused steps of training on CPU, for float32 and bfloat16: dropout and layer norm.
+// Fused steps of training on CPU, for float32 and bfloat16: dropout, layer norm, and RMS norm, which search calls, too.
 //
 // Each function makes one pass over memory where torch makes several. The arithmetic is float32 whatever the type of
 // the tensors. Dropout masks are never stored: a hash of (seed, i) decides whether element i is kept, so that backward
