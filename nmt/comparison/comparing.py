@@ -399,7 +399,7 @@ def _swept(found: Comparison) -> dict[int, list[str]]:
 def _system_key(entry: Entry) -> tuple[str, ...]:
     """Return what runs have in common whose seeds alone differ: config, training data, translations.
 
-    The search that each has found by tuned_decoding is none of it.
+    The search that each finds by tuned_decoding when it ends is none of it.
     """
     record, file = entry.record, entry.file
     if record is None:

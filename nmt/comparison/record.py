@@ -99,9 +99,10 @@ class RunRecord:
         return " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
 
     @property
-    def tuned(self) -> dict[str, Any]:
-        """The keys of `config` that the end of the training has chosen by tuned_decoding."""
-        return _tuned(self.results)
+    def tuned(self) -> set[str]:
+        """The keys of `config` that the end of the training chooses, as tuned_decoding asks for."""
+        tried = [key for key, values in self.config.items() if values and key.startswith("tuned_decoding.")]
+        return {key.removeprefix("tuned_") for key in tried}
 
     @property
     def best_metric(self) -> str:

@@ -68,6 +68,17 @@ def test_what_each_seed_has_found_and_where_it_was_computed_make_no_other_system
     ]
 
 
+def test_a_seed_that_has_not_yet_tuned_its_search_is_of_the_system_of_the_others(tmp_path: Path) -> None:
+    """Their translations of one validation are compared; the second seed is still training."""
+    for seed in (1, 2):
+        config = {"seed": seed, "decoding": {"beam_size": 5}, "tuned_decoding": {"beam_size": [5, 8]}}
+        results = {"tuned_decoding": {"beam_size": 8}}
+        made_run(tmp_path / f"r{seed}", config=config, results=results, finished=seed == 1)
+    files = sorted(tmp_path.glob("r*/hypotheses/validation/*"))
+    (system,) = comparison(*files, split="validation").systems
+    assert system.members == [0, 1]
+
+
 @pytest.mark.parametrize("told", ["abc", "-1", "1.5", ""])
 def test_a_seed_of_the_tests_that_is_none_is_named(
     told: str, seeds: Path, monkeypatch: pytest.MonkeyPatch
