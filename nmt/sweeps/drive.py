@@ -117,22 +117,21 @@ class _Drive:
 
     def _missing(self) -> Iterator[Composed]:
         """Yield the trials that are not finished, where every combination is tried."""
+        records = self.records.trials
+        taken = self._take_over([record for record in records.values() if _may_have_job(record)])
         for trial in self.plan.trials:
-            record = self.records.trials[trial.name]
-            if record.state != "done" and not self._is_taken_over(record):
+            if records[trial.name].state != "done" and trial.name not in taken:
                 yield trial
 
-    def _is_taken_over(self, record: Record) -> bool:
-        """Take over the job that an earlier command has left to Slurm; return whether there is one."""
-        if (
-            isinstance(self.runner, SlurmJobs)
-            and record.state in ("running", "stopped")
-            and record.job
-            and self.runner.attach(record.name, record.job)
-        ):
+    def _take_over(self, records: Sequence[Record]) -> list[str]:
+        """Take over the jobs that an earlier command has left to Slurm; return the names of their trials."""
+        if not isinstance(self.runner, SlurmJobs):
+            return []
+        taken = self.runner.attach({record.name: record.job for record in records})
+        for name in taken:
+            record = self.records.trials[name]
             self._say(record, f"is job {record.job} of Slurm")
-            return True
-        return False
+        return taken
 
     def _recall(self) -> None:
         """Take note of the trials of a search that earlier commands have begun, and take over their jobs.
@@ -144,7 +143,7 @@ class _Drive:
             UserError: the run of a trial has another config than the trial has now.
         """
         _require_one_that_can_go_on(self.plan)
-        revised = dict[str, float | None]()
+        revised, left = dict[str, float | None](), list[Record]()
         for name, known in self.search.known().items() if self.search else ():
             assert self.search is not None
             trial, values = self._tried(name), self.search.values(name)
@@ -154,9 +153,8 @@ class _Drive:
             record = self.records.add(name, values, self._folder(name), mark)
             is_recorded = record.state == "done" and trial is not None and not _lacks_output(self.plan, trial)
             state = self.search.state(name)
-            if state == "running" and self._is_taken_over(record):
-                self.search.go_on(name)
-                self.running.add(name)
+            if state == "running" and _may_have_job(record):
+                left.append(record)
             record.state, record.value = state, known.value if state == "done" else None
             same = self.records.trials.get(self.search.twin(name) or "")
             if same is not None and same.state == state and state in ("done", "pruned"):
@@ -169,6 +167,9 @@ class _Drive:
             if state == "done" and record.value != known.value:
                 revised[name] = record.value
         if self.search is not None:
+            for name in self._take_over(left):
+                self.search.go_on(name)
+                self.running.add(name)
             self.search.revise(revised)
 
     def _tried(self, name: str) -> Composed | None:
@@ -501,6 +502,11 @@ def _require_one_that_can_go_on(plan: Sweep) -> None:
         f"{plan.folder} is of a sweep with other settings; its runs and the configs of the trials differ in "
         f"{first_of(found, 3)}; give those, or choose another sweep.dir=..."
     )
+
+
+def _may_have_job(record: Record) -> bool:
+    """Return whether an earlier command may have left a trial to Slurm."""
+    return record.state in ("running", "stopped") and bool(record.job)
 
 
 def _finish(record: Record, results: dict[str, Any], ranking: Ranking) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -108,14 +108,17 @@ class SlurmJobs:
         """Return the number of the job of a running trial."""
         return str(self._jobs[name].job_id)
 
-    def attach(self, name: str, number: str) -> bool:
-        """Return whether the job of an earlier command still counts, and take it over if so."""
-        job = self._submitit.SlurmJob(folder=self._folder, job_id=number, tasks=[0])
+    def attach(self, numbers: Mapping[str, str]) -> list[str]:
+        """Take over the jobs of an earlier command, by trial, that still count; return their trials."""
+        jobs = {
+            name: self._submitit.SlurmJob(folder=self._folder, job_id=number, tasks=[0])
+            for name, number in numbers.items()
+        }
         self._ask()
-        if not self._file(name).is_file() and self._state(job) in (*ENDED, "UNKNOWN"):
-            return False
-        self._jobs[name] = job
-        return True
+        gone = (*ENDED, "UNKNOWN")
+        found = [x for x, job in jobs.items() if self._file(x).is_file() or self._state(job) not in gone]
+        self._jobs |= {name: jobs[name] for name in found}
+        return found
 
     def running(self) -> list[str]:
         """Return the names of the trials whose jobs wait or run."""

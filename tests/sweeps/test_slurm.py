@@ -186,6 +186,10 @@ def test_slurm_is_asked_once_for_all_jobs(slurm: Path, monkeypatch: pytest.Monke
     runner.start(chosen.trials)
     assert [runner.ended(0.0), runner.ended(0.0)] == [[], []]
     assert (slurm / "asked").read_text() == "\n\n"
+    again = SlurmJobs(chosen.cfg, "train", report, chosen.folder, slots=3, at_once=3)
+    assert again.attach({f"seed-{n + 1}": f"7_{n}" for n in (0, 1, 2, 3)}) == ["seed-1", "seed-2", "seed-3"]
+    assert again.running() == ["seed-1", "seed-2", "seed-3"]
+    assert (slurm / "asked").read_text() == "\n\n\n"
 
 
 def test_jobs_of_a_search_are_found_again(
