@@ -20,7 +20,7 @@ from nmt.config.small_data import Setting
 from nmt.config.stored import fingerprint, flat, load_config, to_plain
 from nmt.config.sweeps import file_name
 from nmt.config.verb import Verb
-from nmt.errors import UserError, tell
+from nmt.errors import Log, UserError, tell
 from nmt.files import OUTPUTS
 
 
@@ -83,8 +83,8 @@ class Composed:
         settings = [Setting(key, known[key], "") for key in open_keys if key in known]
         return to_config(closed(small_data.filled(self.cfg, settings)), TrainConfig)
 
-    def chosen(self) -> list[Setting]:
-        """Choose what the config leaves open by the training data, and say why on standard error."""
+    def chosen(self, log: Log = tell) -> list[Setting]:
+        """Choose what the config leaves open by the training data, and say why."""
         missing = small_data.open_keys(self.cfg)
         if not missing:
             return []
@@ -94,12 +94,12 @@ class Composed:
             if model:
                 self.choices = self.choices | {"model": model}
             if told := [one for one in settings if one.reason]:
-                tell(self._defaults(told))
+                log(self._defaults(told))
             return settings
         census = small_data.counted_pairs(cfg)
         settings = small_data.settings_for(census, self.cfg)
         for line in small_data.remarks(census, self.cfg, settings):
-            tell(line)
+            log(line)
         return [setting for setting in settings if setting.key in missing]
 
     def _defaults(self, settings: Sequence[Setting]) -> str:

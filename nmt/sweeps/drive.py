@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -42,6 +43,8 @@ FAILED = 3
 """Exit code of a sweep with failed trials."""
 MOVABLE = ("runtime.*", "tracking.*")
 """Keys that the trials of a search may have otherwise when it goes on."""
+STEPS = ("trainer.max_steps", "trainer.eval_every_steps")
+"""Keys by which hyperband knows when the validations of a trial come."""
 POLL_SECONDS = 1.0
 """Time between two looks at the validation curves of a search."""
 SLURM_SEARCH = 4
@@ -322,7 +325,7 @@ def _telling(key: str, trials: Sequence[Composed]) -> str | None:
 
 def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
     """Return the study of a search."""
-    cfg: Any = plan.example.to_config(plan.verb.config_class())
+    cfg = _config_for_pruner(plan, plan.example)
     if plan.cfg.pruner is not Pruner.none and not isinstance(cfg, TrainConfig):
         raise UserError(f"sweep.pruner={plan.cfg.pruner.name} is for trainings; leave it out")
     if plan.cfg.pruner is not Pruner.none and "jsonl" not in cfg.tracking.sinks:
@@ -354,18 +357,26 @@ def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
     )
 
 
+def _config_for_pruner(plan: Sweep, trial: Composed) -> Any:
+    """Return the config of a trial; for hyperband, with the steps that the corpus chooses where it does."""
+    cfg = trial.cfg
+    if plan.cfg.pruner is Pruner.hyperband and {*STEPS} & {*small_data.open_keys(cfg)}:
+        cfg = small_data.filled(cfg, trial.chosen(log=lambda line: None))  # which each trial says itself
+    return dataclasses.replace(trial, cfg=cfg).to_config(plan.verb.config_class())
+
+
 def _require_one_length(plan: Sweep, cfg: TrainConfig) -> None:
     """Raise `UserError` where trials have other steps of validations than `cfg`, or another last one."""
     for key, one in plan.space.items():
         for end in one.ends:
             own = cfg
             with contextlib.suppress(UserError):  # the trial will say what is wrong
-                own = plan.trial("example", {**plan.example.values, key: end}).to_config(TrainConfig)
-            for name in ("max_steps", "eval_every_steps"):
-                first, second = (getattr(each.trainer, name) for each in (cfg, own))
+                own = _config_for_pruner(plan, plan.trial("example", {**plan.example.values, key: end}))
+            for name in STEPS:
+                first, second = (getattr(each.trainer, name.partition(".")[2]) for each in (cfg, own))
                 if first != second:
                     raise UserError(
-                        f"sweep.pruner=hyperband needs one trainer.{name} for all trials, but it is {first} "
+                        f"sweep.pruner=hyperband needs one {name} for all trials, but it is {first} "
                         f"with {key}={plan.example.values[key]} and {second} with {key}={end}; set it to one "
                         "number, or take sweep.pruner=median"
                     )

@@ -377,6 +377,30 @@ def test_hyperband_needs_trials_of_one_length(
         sweep(planned(choice, *settings), lambda trial: {}, report)
 
 
+@pytest.mark.parametrize("choice", ["model.num_heads=choice(2,4)", "trainer.batch_tokens=choice(512,2048)"])
+def test_hyperband_takes_the_steps_that_the_corpus_chooses(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A usual corpus has 5,000 updates, and other numbers with other batches; this one always has 200."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NMT_CACHE", str(tmp_path / "cache"))
+    for language in ("xx", "yy"):
+        Path(f"train.{language}").write_text("".join(f"a b {number}\n" for number in range(50)))
+    data = ["data=files", "data.src=xx", "data.tgt=yy", "data.train=train", "data.validation=train"]
+    settings = ["experiment=small_data", "data.scored_split=validation", "sweep.trials=1"]
+    asked = list[tuple[int, int]]()
+
+    def search(*arguments: Any, first_step: int, last_step: int, **settings: Any) -> Search:
+        asked.append((first_step, last_step))
+        return Search(*arguments, first_step=first_step, last_step=last_step, **settings)
+
+    monkeypatch.setattr(drive, "Search", search)
+    chosen = planned(choice, *data, *settings, "sweep.pruner=hyperband")
+    assert sweep(chosen, lambda trial: ended(trial, bleu=1.0), report) == 0
+    assert asked == [(40, 200)]
+    assert "chosen for" not in capfd.readouterr().err.partition(" starts")[0]
+
+
 def test_pruning_needs_validations_at_known_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = ["sweep.sampler=grid", "sweep.pruner=median", "trainer.eval_every_steps='2 epochs'"]
