@@ -8,6 +8,7 @@ family; writes nothing.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -225,21 +226,23 @@ def _tokens(
     src = tokenizer.src_pieces(beginnings((source for source, _ in pairs), longest))
     targets = beginnings((target or "" for _, target in pairs), most)
     tgt = tokenizer.tgt_pieces(targets, [source for source, _ in pairs])
-    sentences, too_long, shortened = [], [], []
+    sentences = list[SentenceMaps]()
+    too_long, shortened = (defaultdict[int, list[int]](list) for _ in range(2))  # lines by their limit
     for i, (line, (source, target)) in enumerate(zip(numbers, pairs, strict=True)):
         if target is None:
             tgt[i] = tokenizer.decoded_pieces(found[i].ids)
-        elif len(src[i]) > longest or len(tgt[i]) > most:
-            too_long.append(line)
+        else:
+            for text, pieces, limit in ((source, src[i], longest), (target, tgt[i], most)):
+                if len(pieces) > limit:
+                    too_long[limit].append(line)
+                elif is_shortened(text, len(pieces), limit):
+                    shortened[limit].append(line)
             tgt[i] = _cut(tgt[i], most)
-        elif is_shortened(source, len(src[i]), longest) or is_shortened(target, len(tgt[i]), most):
-            shortened.append(line)
         blank = len(src[i]) == 1 or not source.strip()
         sentences.append(SentenceMaps(line) if blank else SentenceMaps(line, _cut(src[i], longest), tgt[i]))
-    if too_long:
-        warn(cut_message(too_long, most, cfg, done="looked at"))
-    if shortened:
-        warn(cut_message(shortened, most, cfg, done="looked at", unit="characters"))
+    for unit, cut in (("tokens", too_long), ("characters", shortened)):
+        for limit, lines in cut.items():
+            warn(cut_message(lines, limit, cfg, done="looked at", unit=unit))
     return sentences
 
 

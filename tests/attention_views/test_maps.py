@@ -21,6 +21,7 @@ from nmt.layers.choices import Positions
 from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, RnnConfig, TransformerConfig
+from nmt.models.fusion import Fusion
 from nmt.translation.translate import translate
 
 CPU = torch.device("cpu")
@@ -153,6 +154,21 @@ def test_what_is_too_long_is_cut_with_a_warning(tokenizer: Tokenizer) -> None:
     assert len(found[1].tgt) == 12
     assert found[1].tgt[-1].text == "</s>"
     assert found[2].src_text == "two dogs r"
+
+
+def test_each_side_is_cut_at_its_own_limit(tokenizer: Tokenizer) -> None:
+    sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+    lm = DecoderOnlyConfig(d_model=16, d_ff=32, num_heads=2, num_layers=1, max_positions=10)
+    net = build(tokenizer, positions=Positions.learned, max_positions=12)
+    model = Fusion(net, build_model(lm, **sizes), 0.3).eval()
+    warnings: list[str] = []
+    lines = ["two dogs run in\ta", "a\ttwo dogs run in", "a dog runs\ta dog"]
+    found = list(attend(lines, model, tokenizer, CFG, device=CPU, warn=warnings.append))
+    assert warnings == [
+        "only the first 12 tokens of line 1 are looked at, because the model has 12 positions",
+        "only the first 9 tokens of line 2 are looked at, because the model has 9 positions",
+    ]
+    assert [(len(sentence.src), len(sentence.tgt)) for sentence in found] == [(12, 3), (3, 9), (12, 7)]
 
 
 def test_a_huge_line_is_cut_before_it_is_tokenised(tokenizer: Tokenizer) -> None:
