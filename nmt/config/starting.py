@@ -16,7 +16,8 @@ from typing import Any
 from nmt.checks import at_least
 from nmt.config.spelling import spelled
 from nmt.errors import UserError
-from nmt.models.configs import ModelConfig
+from nmt.layers.choices import Positions
+from nmt.models.configs import ModelConfig, StackConfig, TransformerConfig
 from nmt.training.adapting.configs import ADAPTATIONS
 
 
@@ -99,6 +100,8 @@ FREE = ("*dropout*", "layer_drop", "init", "embedding_init")
 OF_COMPUTATION = (
     "num_heads",
     "decoder_num_heads",
+    "encoder_sharing",
+    "decoder_sharing",
     "norm_order",
     "norm_eps",
     "positions",
@@ -108,6 +111,13 @@ OF_COMPUTATION = (
     "prefix",
 )
 """Keys of a model that say what is computed of the weights of its layers, and of most values shape none."""
+OF_STACKS = {
+    "num_heads": {"encoder", "layers"},
+    "decoder_num_heads": {"decoder"},
+    "encoder_sharing": {"encoder"},
+    "decoder_sharing": {"decoder"},
+}
+"""For those that are of certain layers alone the names of these in the model."""
 OF_TEXT = (
     "kind",
     "path",
@@ -199,16 +209,29 @@ def other_shapes(cfg: dict[str, Any], stored: dict[str, Any]) -> list[str]:
     return [*found, *_differences("tokenizer", new, old, without=())]
 
 
-def other_computation(cfg: dict[str, Any], stored: dict[str, Any], stacks: Collection[str]) -> list[str]:
-    """Return a line for each key by which weights of the `stacks` compute something else in another model.
+def other_computation(new: ModelConfig, old: ModelConfig, stacks: Collection[str]) -> list[str]:
+    """Return a line for each key by which weights of the `stacks` of a model compute something else in a new.
 
-    `stacks` are the first parts of their names; both configs are plain.
+    `stacks` are the first parts of their names.
     """
-    both = _shared_keys(cfg, stored)
-    is_of_decoder = "decoder" in stacks
-    others = [key for key in both[1] if key not in OF_COMPUTATION]
-    others += [key for key in OF_COMPUTATION if key.startswith("decoder_") and not is_of_decoder]
+    both = _computation(new), _computation(old)
+    others = [key for key in OF_COMPUTATION if any(key not in values for values in both)]
+    others += [key for key, of_stacks in OF_STACKS.items() if of_stacks.isdisjoint(stacks)]
     return list(_differences("model", *both, without=others)) if stacks else []
+
+
+def _computation(model: ModelConfig) -> dict[str, Any]:
+    """Return the plain values of `OF_COMPUTATION` in a model, alike where they mean the same."""
+    values = {key: getattr(model, key) for key in OF_COMPUTATION if hasattr(model, key)}
+    if isinstance(model, StackConfig):
+        is_in_use = model.positions in (Positions.relative, Positions.t5)
+        values["max_distance"] = model.furthest if is_in_use else None
+    if isinstance(model, TransformerConfig):
+        values["decoder_num_heads"] = model.decoder_stack.num_heads
+        for side, order in (("encoder", model.encoder_order), ("decoder", model.decoder_order)):
+            if len(set(order)) == len(order):  # each layer has its own weights, however many there are
+                values[f"{side}_sharing"] = None
+    return {key: value.name if isinstance(value, Enum) else value for key, value in values.items()}
 
 
 def _shared_keys(cfg: dict[str, Any], stored: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

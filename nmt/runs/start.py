@@ -139,7 +139,7 @@ class Start:
         """Return a line for each key by which layers that are taken compute something else in the model."""
         tops = {name.partition(".")[0] for name in self._chosen()}
         stacks = {top for top in tops if not top.endswith(("embedding", "output"))}
-        return other_computation(to_plain(self.cfg), to_plain(self.run.cfg), stacks)
+        return other_computation(self.cfg.model, self.run.cfg.model, stacks)
 
     def _fewer_layers(self) -> Iterator[str]:
         """Yield how to take as many layers as the model has, for each stack in which the run has more."""

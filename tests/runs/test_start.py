@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ import torch
 from nmt.cli import main
 from nmt.config.compose import compose
 from nmt.config.roots import TrainConfig
+from nmt.config.starting import other_computation
 from nmt.config.stored import load_config, save_config
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.errors import UserError
 from nmt.files import read_json
+from nmt.layers.choices import Positions
+from nmt.models.configs import TransformerConfig
 from nmt.runs.checkpoint_names import identify_checkpoint
 from nmt.runs.directory import RunDirectory
 from nmt.runs.opened import initial_model
@@ -176,7 +180,7 @@ def test_weights_that_do_not_fit_are_told_with_the_keys_that_differ(
         (
             "decoder.*",
             ["data=toy", "model.decoder_num_heads=1"],
-            "model.decoder_num_heads=1, but null there; ",
+            "model.decoder_num_heads=1, but 2 there; ",
         ),
         ("*embedding.*", ["data=toy", "model.num_heads=4"], ""),
         ("*", ["data=toy", "model.dropout=0.3"], ""),
@@ -195,6 +199,42 @@ def test_layers_that_compute_something_else_in_the_new_model_are_warned_of(
     warning = "warning: layers of the run compute something else in this model: "
     way_out = "set these keys as they are there unless that is meant"
     assert [line for line in log if "warning" in line] == ([warning + told + way_out] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "of_encoder", "of_decoder"),
+    [
+        ({}, {"num_heads": 4, "decoder_num_heads": 8}, "model.num_heads=4, but 8 there", ""),
+        ({}, {"num_heads": 4}, "model.num_heads=4, but 8 there", "model.decoder_num_heads=4, but 8 there"),
+        ({}, {"decoder_num_heads": 8, "max_distance": 9}, "", ""),
+        ({"positions": Positions.t5}, {"positions": Positions.t5, "max_distance": 128}, "", ""),
+        (
+            {"positions": Positions.t5},
+            {"positions": Positions.t5, "max_distance": 64},
+            "model.max_distance=64, but 128 there",
+            "model.max_distance=64, but 128 there",
+        ),
+        ({}, {"encoder_sharing": [1, 2, 3, 4], "encoder_layers": 4, "decoder_layers": 9}, "", ""),
+        (
+            {"encoder_layers": 2},
+            {"encoder_layers": 4, "encoder_sharing": [1, 2, 1, 2]},
+            "model.encoder_sharing=[1, 2, 1, 2], but null there",
+            "",
+        ),
+        (
+            {"decoder_layers": 4, "decoder_sharing": [1, 1, 2, 2]},
+            {"decoder_layers": 4, "decoder_sharing": [1, 2, 1, 2]},
+            "",
+            "model.decoder_sharing=[1, 2, 1, 2], but [1, 1, 2, 2] there",
+        ),
+    ],
+)
+def test_what_layers_compute_is_compared_by_what_the_keys_stand_for(
+    old: dict[str, Any], new: dict[str, Any], of_encoder: str, of_decoder: str
+) -> None:
+    models = TransformerConfig(**new), TransformerConfig(**old)
+    for stacks, told in (({"encoder"}, of_encoder), ({"decoder", "decoder_norm"}, of_decoder)):
+        assert other_computation(*models, stacks) == ([told] if told else [])
 
 
 def test_a_run_with_adapters_is_a_start_in_part(tmp_path: Path) -> None:
