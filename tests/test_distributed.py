@@ -575,7 +575,7 @@ def test_a_stream_that_ranks_encode_together_is_that_of_one_process(
     text = ParallelText(lines, lines[::-1], weights=[i + 0.5 for i in range(size)])
     cfg = TokenizerConfig(kind=TokenizerKind.bpe, vocab_size=40)
     tokenizer = Tokenizer.train(cfg, ParallelText(LINES, LINES))
-    options = EncodingOptions(20, weighted=True)
+    options = EncodingOptions(20, 20, weighted=True)
     monkeypatch.setattr(encode, "CHUNK_PAIRS", 5)
     called = []
 

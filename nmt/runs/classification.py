@@ -36,7 +36,8 @@ class ClassificationTask(TaskCode):
     ) -> tuple[EncodedPairs, FilterReport]:
         """Return the texts that are not longer than the positions of the model."""
         require_known(text.tgt, trained.tokenizer.labels, "scored")
-        return encode_pairs(text, trained.tokenizer, EncodingOptions(trained.model.max_length))
+        limits = EncodingOptions(trained.model.max_source, trained.model.max_length)
+        return encode_pairs(text, trained.tokenizer, limits)
 
     def outputs(
         self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]

@@ -37,7 +37,8 @@ class TranslationTask(TaskCode):
         self, trained: TrainedModel, text: ParallelText
     ) -> tuple[EncodedPairs, FilterReport]:
         """Return the pairs that are not longer than the positions of the model."""
-        return encode_pairs(text, trained.tokenizer, EncodingOptions(trained.model.max_length))
+        limits = EncodingOptions(trained.model.max_source, trained.model.max_length)
+        return encode_pairs(text, trained.tokenizer, limits)
 
     def outputs(
         self, trained: TrainedModel, text: ParallelText, decoding: DecodingConfig, metrics: Sequence[str]

@@ -28,6 +28,7 @@ from nmt.translation.translate import (
     beginnings,
     evaluating,
     is_shortened,
+    longest_source,
     longest_target,
 )
 
@@ -71,34 +72,36 @@ def score(
     Without `sources` the model is a language model, and a line is scored as one that follows another.
 
     A pair without a source is not scored, nor is a pair of which a side has more tokens than
-    `decoding.max_source_tokens` or than the model has positions; `warn` then gets one message for each kind
-    that names the lines, counted from `first_line`. A blank target is EOS alone.
+    `decoding.max_source_tokens` or than the model has positions for it; `warn` then gets one message for each
+    kind and side that names the lines, counted from `first_line`. A blank target is EOS alone.
     """
-    longest = longest_target(model, cfg, has_source=sources is not None)
-    tgt_ids = tokenizer.encode_tgt(beginnings(targets, longest), sources)
-    sides = [(targets, tgt_ids)]
+    most = longest_target(model, cfg, has_source=sources is not None)
+    tgt_ids = tokenizer.encode_tgt(beginnings(targets, most), sources)
     if sources is None:
         src_ids: list[list[int]] = [[] for _ in targets]
         tgt_ids = [[EOS_ID, *ids] for ids in tgt_ids]
-        sides = [(targets, tgt_ids)]
+        sides = [("text", targets, tgt_ids, most)]
         blank = set[int]()
     else:
+        longest = longest_source(model, cfg)
         src_ids = tokenizer.encode_src(beginnings(sources, longest))
-        sides.append((sources, src_ids))
+        sides = [("source", sources, src_ids, longest), ("target", targets, tgt_ids, most)]
         shortest = len(tokenizer.src_start) + 2
         blank = {i for i, ids in enumerate(src_ids) if len(ids) < shortest or not sources[i].strip()}
-    too_long = {
-        i
-        for lines, encoded in sides
-        for i, (line, ids) in enumerate(zip(lines, encoded, strict=True))
-        if len(ids) > longest or is_shortened(line, len(ids), longest)
-    }
+    unscored = blank.copy()
     if blank:
         warn(_message(blank, first_line, "without a source", "the source is blank"))
-    if too_long := too_long - blank:
-        reason = f"a side has more than {longest} tokens, or {CHARS_PER_TOKEN * longest} characters"
-        warn(_message(too_long, first_line, "too long", reason))
-    scored = [i for i in range(len(targets)) if i not in blank | too_long]
+    for side, lines, encoded, limit in sides:
+        too_long = {
+            i
+            for i, (line, ids) in enumerate(zip(lines, encoded, strict=True))
+            if len(ids) > limit or is_shortened(line, len(ids), limit)
+        } - unscored
+        if too_long:
+            reason = f"the {side} has more than {limit} tokens, or {CHARS_PER_TOKEN * limit} characters"
+            warn(_message(too_long, first_line, "too long", reason))
+        unscored |= too_long
+    scored = [i for i in range(len(targets)) if i not in unscored]
     size = cfg.tokens_at_once(device.type)
     found = score_ids([src_ids[i] for i in scored], [tgt_ids[i] for i in scored], model, size, device=device)
     scores = [PairScore() for _ in targets]

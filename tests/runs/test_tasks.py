@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -25,8 +26,10 @@ from nmt.data.special_ids import BOS_ID, EOS_ID
 from nmt.data.tokens.tokenizer import Tokenizer
 from nmt.data.tokens.tokenizer_training import TokenizerConfig, TokenizerKind
 from nmt.decoding.configs import BeamConfig, SamplingConfig
+from nmt.layers.choices import Positions
 from nmt.models import build_model
 from nmt.models.configs import DecoderOnlyConfig, LossOn, Prefix
+from nmt.models.fusion import Fusion
 from nmt.runs import language_model
 from nmt.runs.language_model import continued, decoded_text, sampled_lines
 from nmt.runs.task import TrainedModel
@@ -149,6 +152,19 @@ def test_pairs_beyond_the_positions_are_told() -> None:
     evaluation = Evaluation(trained(config(Task.translation)), long, notes.append)
     assert notes == ["loss without what exceeds model.max_positions: 2 pairs read, 1 kept (over 31 pieces 1)"]
     assert len(evaluation.pairs) == 1
+
+
+def test_the_positions_of_a_language_model_limit_no_source() -> None:
+    notes: list[str] = []
+    opened = trained(config(Task.translation, positions=Positions.sinusoidal))
+    lm = trained(config(Task.language_model, max_positions=12)).model
+    opened = dataclasses.replace(opened, model=Fusion(opened.model, lm, 0.3))
+    text = ParallelText(["a man " * 5, "a man"], ["no", "a man " * 5])
+    evaluation = Evaluation(opened, text, notes.append)
+    assert len(evaluation.pairs.src[0]) > 12
+    assert notes == [
+        "loss without what exceeds model.max_positions: 2 pairs read, 1 kept (target over 11 pieces 1)"
+    ]
 
 
 def ids(line: str) -> list[int]:

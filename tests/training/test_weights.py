@@ -109,7 +109,7 @@ def test_weights_stay_with_their_pairs_through_filters_encoding_shards_and_parts
     text = ParallelText([*TEXT.src, ""], [*TEXT.tgt, "x"], weights=[*TEXT.weights, 9.0])
     kept, _ = filter_pairs(text, FilesData(train="x"))
     assert kept == TEXT
-    options = EncodingOptions(10, weighted=True)  # one target is too long
+    options = EncodingOptions(10, 10, weighted=True)  # one target is too long
     encoded, _ = encode_pairs(TEXT, tokenizer, options)
     assert encoded.weights is not None
     assert encoded.weights.tolist() == [1.0, 2.0]

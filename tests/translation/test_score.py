@@ -25,6 +25,7 @@ from nmt.models import build_model
 from nmt.models.base import TranslationModel
 from nmt.models.configs import DecoderOnlyConfig, EnsembleConfig, ModelConfig, TransformerConfig
 from nmt.models.ensemble import Ensemble
+from nmt.models.fusion import Fusion
 from nmt.translation import score as scoring
 from nmt.translation.evaluate import validation_values
 from nmt.translation.score import PairScore, score, score_ids
@@ -45,8 +46,8 @@ def transformer(**fields: Any) -> TranslationModel:
     return build_model(cfg, src_vocab_size=size, tgt_vocab_size=size).eval()
 
 
-def language_model() -> TranslationModel:
-    cfg = DecoderOnlyConfig(d_model=16, d_ff=32, num_heads=2, num_layers=1, max_positions=64)
+def language_model(max_positions: int = 64) -> TranslationModel:
+    cfg = DecoderOnlyConfig(d_model=16, d_ff=32, num_heads=2, num_layers=1, max_positions=max_positions)
     size = TOKENIZER.tgt_vocab_size
     return build_model(cfg, src_vocab_size=size, tgt_vocab_size=size).eval()
 
@@ -135,7 +136,7 @@ def test_a_text_of_a_language_model_may_take_all_its_positions() -> None:
         fits, does_not = score(None, lines, model, TOKENIZER, CFG, device=CPU, warn=warnings.append)
         assert (len(fits.ids), does_not.ids) == (63, [])
         assert warnings == [
-            "line 2: too long, scored -inf, because a side has more than 64 tokens, or 4096 characters"
+            "line 2: too long, scored -inf, because the text has more than 64 tokens, or 4096 characters"
         ]
 
 
@@ -152,7 +153,8 @@ def test_what_cannot_be_scored_is_told_and_stays_in_its_place() -> None:
     assert found[2].log_prob < 0
     assert warnings == [
         "line 11, 12: without a source, scored -inf, because the source is blank",
-        "line 14, 15, 17: too long, scored -inf, because a side has more than 8 tokens, or 512 characters",
+        "line 14: too long, scored -inf, because the source has more than 8 tokens, or 512 characters",
+        "line 15, 17: too long, scored -inf, because the target has more than 8 tokens, or 512 characters",
     ]
 
 
@@ -162,7 +164,18 @@ def test_the_positions_of_the_model_are_a_limit() -> None:
     fits, does_not = score(sources, targets, model, TOKENIZER, CFG, device=CPU, warn=warnings.append)
     assert (len(fits.ids), does_not.ids) == (9, [])
     assert warnings == [
-        "line 2: too long, scored -inf, because a side has more than 9 tokens, or 576 characters"
+        "line 2: too long, scored -inf, because the target has more than 9 tokens, or 576 characters"
+    ]
+
+
+def test_the_positions_of_a_language_model_limit_the_target_alone() -> None:
+    model = Fusion(transformer(), language_model(max_positions=12), 0.3).eval()
+    sources, targets, warnings = ["a" * 32, "a"], ["a" * 9, "a" * 10], list[str]()
+    fits, does_not = score(sources, targets, model, TOKENIZER, CFG, device=CPU, warn=warnings.append)
+    assert (len(fits.ids), does_not.ids) == (11, [])
+    assert fits.log_prob < 0
+    assert warnings == [
+        "line 2: too long, scored -inf, because the target has more than 11 tokens, or 704 characters"
     ]
 
 

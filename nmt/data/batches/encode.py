@@ -53,14 +53,24 @@ Chunks = Callable[[], Iterator[ParallelText]]
 class EncodingOptions(NamedTuple):
     """Options of encoding: which pairs are left out, and reported, and how the others are laid out."""
 
-    max_tokens: int | None = None
-    """Pairs with a side of more ids, EOS included, are left out; None: no limit."""
+    max_source: int | None = None
+    """Pairs with a source of more ids, EOS included, are left out; None: no limit."""
+    max_target: int | None = None
+    """The same for the target."""
     drop_empty: bool = False
     """Whether pairs are left out of which one side is EOS alone."""
     joined: bool = False
     """Whether source, BOS and target become one target, with an empty source: the model predicts both."""
     weighted: bool = False
     """Whether the weights of the pairs are kept."""
+
+    @property
+    def limits(self) -> str:
+        """The limits in words, as the reason to leave a pair out; empty where there is none."""
+        if self.max_source == self.max_target:
+            return f"over {self.max_source} pieces" if self.max_source else ""
+        sides = {"source": self.max_source, "target": self.max_target}
+        return f"{' or '.join(f'{side} over {most}' for side, most in sides.items() if most)} pieces"
 
 
 UNLIMITED = EncodingOptions()
@@ -131,7 +141,7 @@ class LineEncoder:
     @property
     def types(self) -> list[str]:
         """The types of the numbers in `files`."""
-        longest = 2 * (self.options.max_tokens or SHORT) + 1
+        longest = (self.options.max_source or SHORT) + 1 + (self.options.max_target or SHORT)
         vocabularies = self.tokenizer.num_src_ids, self.tokenizer.tgt_vocab_size
         sides = [_type(size) for vocab_size in vocabularies for size in (vocab_size - 1, longest)]
         return [*sides, *(["<f4"] if self.options.weighted else [])]
@@ -155,8 +165,8 @@ class Counts(NamedTuple):
     def report(self, options: EncodingOptions) -> FilterReport:
         """Return the account of the pairs; raise `UserError` when none is left."""
         dropped = {"empty to the tokenizer": self.empty} if options.drop_empty else {}
-        if options.max_tokens:
-            dropped[f"over {options.max_tokens} pieces"] = self.read - self.empty - self.kept
+        if options.limits:
+            dropped[options.limits] = self.read - self.empty - self.kept
         report = FilterReport(self.read, dropped)
         if self.read and not self.kept:
             way_out = "raise data.max_tokens or model.max_positions"
@@ -273,11 +283,12 @@ def _lay_out(chunks: Iterable[Encoded], encoder: LineEncoder, folder: Path) -> M
 
 def chosen(src: RaggedIds, tgt: RaggedIds, options: EncodingOptions) -> tuple[NDArray[np.bool_], Counts]:
     """Return which pairs are kept, and their numbers."""
-    shorter, longer = np.minimum(src.lengths, tgt.lengths), np.maximum(src.lengths, tgt.lengths)
+    shorter = np.minimum(src.lengths, tgt.lengths)
     kept = shorter > 1 if options.drop_empty else np.ones(len(shorter), bool)
     num_empty = int((~kept).sum())
-    if options.max_tokens is not None:
-        kept &= longer <= options.max_tokens
+    for side, most in ((src, options.max_source), (tgt, options.max_target)):
+        if most is not None:
+            kept &= side.lengths <= most
     return kept, Counts(len(kept), num_empty, int(kept.sum()))
 
 

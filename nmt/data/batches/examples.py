@@ -62,9 +62,8 @@ class SentencePairs(Examples):
     @property
     def options(self) -> EncodingOptions:
         """The options with which the pairs are encoded."""
-        return EncodingOptions(
-            self.cfg.max_tokens, drop_empty=True, joined=self.joined, weighted=self.cfg.has_weights
-        )
+        most = self.cfg.max_tokens
+        return EncodingOptions(most, most, drop_empty=True, joined=self.joined, weighted=self.cfg.has_weights)
 
     def view(self, text: ParallelText) -> ParallelText:
         """Return the whole text."""
@@ -224,7 +223,7 @@ class LabelledTexts(SentencePairs):
     @property
     def options(self) -> EncodingOptions:
         """The options with which the pairs are encoded: the label, one id, is not empty."""
-        return EncodingOptions(self.cfg.max_tokens, weighted=self.cfg.has_weights)
+        return EncodingOptions(self.cfg.max_tokens, self.cfg.max_tokens, weighted=self.cfg.has_weights)
 
     @property
     def filter(self) -> Filter:

@@ -78,9 +78,9 @@ def test_what_is_laid_out_is_what_the_tokenizer_gives(
         kept = expected(text, max_tokens)
         if text and not kept:
             with pytest.raises(UserError, match="no pair is left"):
-                encode_pairs(text, TOKENIZER, EncodingOptions(max_tokens))
+                encode_pairs(text, TOKENIZER, EncodingOptions(max_tokens, max_tokens))
             return
-        encoded, report = encode_pairs(text, TOKENIZER, EncodingOptions(max_tokens))
+        encoded, report = encode_pairs(text, TOKENIZER, EncodingOptions(max_tokens, max_tokens))
     assert as_lists(encoded) == kept
     assert encoded.src_lengths.tolist() == [len(src) for src, _ in kept]
     assert encoded.tgt_lengths.tolist() == [len(tgt) for _, tgt in kept]
@@ -88,32 +88,47 @@ def test_what_is_laid_out_is_what_the_tokenizer_gives(
 
 
 def test_types_and_ends() -> None:
-    encoded, _ = encode_pairs(TEXT, TOKENIZER, EncodingOptions(None))
+    encoded, _ = encode_pairs(TEXT, TOKENIZER, EncodingOptions(None, None))
     assert encoded.src[0].dtype == encoded.tgt[0].dtype == np.uint16
     assert all(encoded.src[i][-1] == encoded.tgt[i][-1] == EOS_ID for i in range(len(encoded)))
 
 
 def test_long_pairs_are_dropped_with_an_account() -> None:
-    encoded, report = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12))
+    encoded, report = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12, 12))
     assert 0 < len(encoded) < len(TEXT)
     assert report == FilterReport(200, {"over 12 pieces": 200 - len(encoded)})
     with pytest.raises(UserError) as caught:
-        encode_pairs(ParallelText(["dog " * 9], ["cat"]), TOKENIZER, EncodingOptions(5))
+        encode_pairs(ParallelText(["dog " * 9], ["cat"]), TOKENIZER, EncodingOptions(5, 5))
     assert str(caught.value) == (
         "no pair is left: 1 pairs read, 0 kept (over 5 pieces 1); "
         "raise data.max_tokens or model.max_positions"
     )
 
 
+@pytest.mark.parametrize(
+    ("limits", "kept", "reason"),
+    [
+        ((None, 6), 0, "target over 6 pieces"),
+        ((6, None), 1, "source over 6 pieces"),
+        ((30, 6), 0, "source over 30 or target over 6 pieces"),
+    ],
+)
+def test_each_side_has_its_own_limit(limits: tuple[int | None, int | None], kept: int, reason: str) -> None:
+    text = ParallelText(["dog " * 7, "dog"], ["cat", "cat " * 7])
+    encoded, report = encode_pairs(text, TOKENIZER, EncodingOptions(*limits))
+    assert as_lists(encoded) == [expected(text)[kept]]
+    assert report == FilterReport(2, {reason: 1})
+
+
 def test_pairs_that_the_tokenizer_empties_are_dropped_from_training_alone() -> None:
     text = ParallelText(["dog", "...", "cat", "tree tree tree"], ["old", "house", "?!", "old"])
     cfg = TokenizerConfig(vocab_size=28, strip_punctuation=True)
     tokenizer = Tokenizer.train(cfg, TEXT)
-    everything, report = encode_pairs(text, tokenizer, EncodingOptions(None))
+    everything, report = encode_pairs(text, tokenizer, EncodingOptions(None, None))
     assert (len(everything), report) == (4, FilterReport(4, {}))
     assert everything.src[1].tolist() == everything.tgt[2].tolist() == [EOS_ID]
     longest = int(everything.src_lengths.max()) - 1
-    kept, report = encode_pairs(text, tokenizer, EncodingOptions(longest, drop_empty=True))
+    kept, report = encode_pairs(text, tokenizer, EncodingOptions(longest, longest, drop_empty=True))
     assert as_lists(kept) == as_lists(everything)[:1]
     assert str(report) == f"4 pairs read, 1 kept (empty to the tokenizer 2, over {longest} pieces 1)"
     drawn, report = sample_pairs(
@@ -121,14 +136,14 @@ def test_pairs_that_the_tokenizer_empties_are_dropped_from_training_alone() -> N
     )
     assert (len(drawn), report) == (2, FilterReport(4, {"empty to the tokenizer": 2}))
     with pytest.raises(UserError) as caught:
-        encode_pairs(ParallelText(["..."], ["cat"]), tokenizer, EncodingOptions(9, drop_empty=True))
+        encode_pairs(ParallelText(["..."], ["cat"]), tokenizer, EncodingOptions(9, 9, drop_empty=True))
     assert str(caught.value) == (
         "no pair is left: 1 pairs read, 0 kept (empty to the tokenizer 1); raise data.max_tokens or "
         "model.max_positions, or see tokenizer.strip_punctuation and tokenizer.normalization"
     )
 
 
-SHORT = EncodingOptions(30)
+SHORT = EncodingOptions(30, 30)
 
 
 def chunks() -> Iterator[ParallelText]:
@@ -142,12 +157,12 @@ def in_cache(cache: Path, content: str = "TEXT", layout: EncodingOptions = SHORT
 
 def test_a_second_call_opens_what_the_first_wrote(tmp_path: Path) -> None:
     cache = tmp_path / "new" / "cache"
-    fresh, first = encode_stream(chunks, "TEXT", TOKENIZER, EncodingOptions(30), cache)
+    fresh, first = encode_stream(chunks, "TEXT", TOKENIZER, EncodingOptions(30, 30), cache)
 
     def unread() -> Iterator[ParallelText]:
         raise AssertionError("the text is read again")
 
-    opened, second = encode_stream(unread, "TEXT", TOKENIZER, EncodingOptions(30), cache)
+    opened, second = encode_stream(unread, "TEXT", TOKENIZER, EncodingOptions(30, 30), cache)
     assert as_lists(opened) == as_lists(fresh) == expected(TEXT, 30)
     assert (first, fresh.digest) == (second, opened.digest)
     assert len(entries(cache)) == 1
@@ -169,7 +184,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_ids_of_a_large_corpus_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "IN_MEMORY_BYTES", 100)
-    for pairs in (in_cache(tmp_path), encode_pairs(TEXT, TOKENIZER, EncodingOptions(30))[0]):
+    for pairs in (in_cache(tmp_path), encode_pairs(TEXT, TOKENIZER, EncodingOptions(30, 30))[0]):
         assert isinstance(pairs.src.ids, FileIds)
         shutil.rmtree(tmp_path, ignore_errors=True)  # an open file outlives its name
         wanted = expected(TEXT, 30)
@@ -194,9 +209,9 @@ def test_what_needs_four_bytes_has_them() -> None:
 def test_whatever_changes_the_ids_changes_the_entry(tmp_path: Path) -> None:
     layouts = [
         EncodingOptions(),
-        EncodingOptions(99),
-        EncodingOptions(None, True),
-        EncodingOptions(None, False, True),
+        EncodingOptions(99, 99),
+        EncodingOptions(None, None, True),
+        EncodingOptions(None, None, False, True),
     ]
     for count, layout in enumerate(layouts, start=1):
         in_cache(tmp_path, layout=layout)
@@ -228,7 +243,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
 
 def test_an_error_leaves_no_draft(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no pair is left"):
-        in_cache(tmp_path, layout=EncodingOptions(2))
+        in_cache(tmp_path, layout=EncodingOptions(2, 2))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -282,7 +297,7 @@ def test_modified_pairs_are_a_pure_function_of_seed_and_epoch() -> None:
 @pytest.mark.fault(6, 25)
 def test_the_digest_tells_the_pairs_apart() -> None:
     """The same for the same pairs, however they are read; another one for other ids."""
-    lengths = EncodingOptions(25, drop_empty=True)
+    lengths = EncodingOptions(25, 25, drop_empty=True)
 
     def of(chunks: Chunks, seed: int = 1, epoch: int = 1, options: EncodingOptions = lengths) -> str:
         sampled, _ = sample_pairs(chunks, LineEncoder(TOKENIZER, options, 0.1, seed, epoch))
@@ -303,7 +318,7 @@ def test_the_digest_tells_the_pairs_apart() -> None:
 
 def test_sampled_pairs_keep_the_limit() -> None:
     pairs, report = sample_pairs(
-        chunks, LineEncoder(TOKENIZER, EncodingOptions(25, drop_empty=True), 0.02, 1, 1)
+        chunks, LineEncoder(TOKENIZER, EncodingOptions(25, 25, drop_empty=True), 0.02, 1, 1)
     )
     assert max(pairs.src_lengths.max(), pairs.tgt_lengths.max()) <= 25
     assert report.dropped == {"empty to the tokenizer": 0, "over 25 pieces": len(TEXT) - len(pairs)}
@@ -311,8 +326,8 @@ def test_sampled_pairs_keep_the_limit() -> None:
 
 
 def test_joined_pairs_are_one_target() -> None:
-    pairs, report = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12))
-    both, same = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12, joined=True))
+    pairs, report = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12, 12))
+    both, same = encode_pairs(TEXT, TOKENIZER, EncodingOptions(12, 12, joined=True))
     assert as_lists(both) == [([], [*src, BOS_ID, *tgt]) for src, tgt in as_lists(pairs)]
     assert report == same
 
@@ -320,7 +335,7 @@ def test_joined_pairs_are_one_target() -> None:
 @settings(max_examples=30, deadline=None)
 @given(length=st.integers(1, 50), first=st.integers(0, 60))
 def test_windows_hold_the_text_once(length: int, first: int) -> None:
-    pairs, _ = encode_pairs(TEXT, TOKENIZER, EncodingOptions(None))
+    pairs, _ = encode_pairs(TEXT, TOKENIZER, EncodingOptions(None, None))
     cut = as_lists(windows(pairs, length, first % length))
     assert [token for _, tgt in cut for token in tgt] == [t for _, tgt in as_lists(pairs) for t in tgt]
     assert all(src == [] for src, _ in cut)

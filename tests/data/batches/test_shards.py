@@ -37,7 +37,7 @@ def _text() -> ParallelText:
 
 TEXT = _text()
 TOKENIZER = Tokenizer.train(TokenizerConfig(vocab_size=28), TEXT)
-ENCODER = LineEncoder(TOKENIZER, EncodingOptions(20, drop_empty=True))
+ENCODER = LineEncoder(TOKENIZER, EncodingOptions(20, 20, drop_empty=True))
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_pairs_drawn_anew_are_those_of_a_small_corpus(alpha: float) -> None:
 
 
 def test_no_pair_is_left(tmp_path: Path) -> None:
-    encoder = LineEncoder(TOKENIZER, EncodingOptions(1, drop_empty=True))
+    encoder = LineEncoder(TOKENIZER, EncodingOptions(1, 1, drop_empty=True))
     with pytest.raises(UserError, match=r"no pair is left: 1,000 pairs read, .*raise data.max_tokens"):
         encode_shards(Reader(), "TEXT", len(TEXT), encoder, tmp_path)
 
