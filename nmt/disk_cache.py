@@ -123,7 +123,7 @@ def can_be_written() -> bool:
         cache_dir().mkdir(parents=True, exist_ok=True)
         with temporary_folder(cache_dir()) as draft:
             (draft / "entry.json").write_text("{}")
-    except OSError:
+    except (OSError, UserError):
         return False
     return True
 

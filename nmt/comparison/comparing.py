@@ -399,14 +399,13 @@ def _swept(found: Comparison) -> dict[int, list[str]]:
 def _system_key(entry: Entry) -> tuple[str, ...]:
     """Return what runs have in common whose seeds alone differ: config, training data, translations.
 
-    The search that each finds by tuned_decoding when it ends is none of it.
+    Of the search it is what was stated, and not what each has found by tuned_decoding when it ended.
     """
     record, file = entry.record, entry.file
     if record is None:
         return (str(file),)
     inside = str(file.relative_to(record.path)) if file is not None else ""
-    config = {key: value for key, value in record.config.items() if key not in record.tuned}
-    return system_of(config), training_data(record.path), inside
+    return system_of(record.stated), training_data(record.path), inside
 
 
 def _notes(found: Comparison, usable: Sequence[Entry]) -> list[str]:

@@ -54,6 +54,8 @@ class RunRecord:
     path: Path
     config: dict[str, Any]
     """Full key -> value, such as model.d_model; keys of earlier versions have their present names."""
+    stated: dict[str, Any]
+    """The same, but for the search that the end of the training has found, which is as it was before."""
     state: str
     """One of `STATES`."""
     reason: str
@@ -99,10 +101,9 @@ class RunRecord:
         return " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
 
     @property
-    def tuned(self) -> set[str]:
-        """The keys of `config` that the end of the training chooses, as tuned_decoding asks for."""
-        tried = [key for key, values in self.config.items() if values and key.startswith("tuned_decoding.")]
-        return {key.removeprefix("tuned_") for key in tried}
+    def tuned(self) -> dict[str, Any]:
+        """The keys of `config` that the end of the training has chosen by tuned_decoding."""
+        return _tuned(self.results)
 
     @property
     def best_metric(self) -> str:
@@ -138,7 +139,6 @@ def read_run(path: Path) -> RunRecord:
     config = read_config(path / "config.yaml")
     results = _optional_json(path / "results.json")
     validations, last_step = _validations(path / "metrics.jsonl")
-    config |= _tuned(results)
     splits = dict(_scores_of(results))
     checkpoint = _newest_checkpoint(path)
     progress = _progress(checkpoint)
@@ -152,7 +152,8 @@ def read_run(path: Path) -> RunRecord:
     signatures = results["signatures"] if isinstance(results.get("signatures"), dict) else {}
     return RunRecord(
         path=path,
-        config=config,
+        config=config | _tuned(results),
+        stated=config,
         state=state,
         reason=reason,
         step=max(last_step, known_step, _integer(progress.get("step"))),

@@ -179,7 +179,7 @@ def _vocabulary(cfg: TrainConfig, composed: DictConfig) -> Setting:
 def _text_form(cfg: TrainConfig, composed: DictConfig) -> Setting:
     """Return how text is normalised for a config that leaves it open; the usual way needs no reason.
 
-    Nothing is counted for this alone: a corpus whose vocabulary is stated may be very large.
+    Nothing is counted where the vocabulary is stated: such a corpus may be very large.
     """
     usual = TokenizerConfig.normalization.value
     is_counted = VOCABULARY in open_keys(composed) and not _not_countable(cfg)

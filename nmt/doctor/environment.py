@@ -19,7 +19,7 @@ from pathlib import Path
 from nmt import __version__
 from nmt.disk_cache import cache_dir
 from nmt.doctor.findings import Finding, Severity
-from nmt.errors import in_one_line
+from nmt.errors import UserError, in_one_line
 from nmt.extras import EXTRAS
 from nmt.files import FULL, OUTPUTS
 from nmt.runs.directory import PACKAGES, cpu_name
@@ -200,8 +200,13 @@ def _kernels() -> Iterator[Fact | Finding]:
 
 
 def _folders() -> Iterator[Fact | Finding]:
+    caches = list[Path]()
+    try:
+        caches.append(cache_dir())
+    except UserError as error:
+        yield _finding(Severity.costs, "cache_folder", str(error), "set NMT_CACHE to a folder")
     for name, folder, way_out in (
-        ("cache", cache_dir(), "set NMT_CACHE to a folder that can be written"),
+        *(("cache", place, "set NMT_CACHE to a folder that can be written") for place in caches),
         ("outputs", Path(OUTPUTS).absolute(), "start in a folder that can be written, or set run=..."),
         ("temporary", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written"),
     ):

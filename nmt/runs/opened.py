@@ -137,7 +137,7 @@ class Run(TrainedModel):
         return given
 
     def searched(self, decoding: DecodingConfig) -> TranslationModel:
-        """Return the model in `decoding.precision`; a copy in lower precision is made at the first call."""
+        """Return the model to search with, in `decoding.precision`; a copy is made at the first call."""
         if decoding.precision not in self._copies:
             self._copies[decoding.precision] = in_precision(self.model, decoding, self.device)
         return self._copies[decoding.precision]

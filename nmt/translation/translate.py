@@ -267,7 +267,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def in_precision(model: TranslationModel, cfg: DecodingConfig, device: torch.device) -> TranslationModel:
-    """Return the model to search with: a copy in `decoding.precision`, or `model` if it is in it."""
+    """Return the model to search with: a copy in `decoding.precision`, or `model` if that changes nothing."""
     precision = search_precision(cfg.precision, device)
     if precision is Precision.bf16 and device.type != "cpu" and can_be_half(model):
         return in_half(in_low_precision(model, Precision.fp32), torch.bfloat16)

@@ -12,7 +12,7 @@ import sacrebleu
 
 from nmt.cli import main
 from nmt.comparison import significance
-from nmt.comparison.comparing import Comparison, compared
+from nmt.comparison.comparing import Comparison, _system_key, compared
 from nmt.comparison.configs import CompareConfig
 from nmt.comparison.summary import summary, verdict
 from nmt.comparison.translations import entries_of
@@ -77,6 +77,14 @@ def test_a_seed_that_has_not_yet_tuned_its_search_is_of_the_system_of_the_others
     files = sorted(tmp_path.glob("r*/hypotheses/validation/*"))
     (system,) = comparison(*files, split="validation").systems
     assert system.members == [0, 1]
+
+
+def test_runs_that_state_another_search_are_other_systems(tmp_path: Path) -> None:
+    """Also where tuned_decoding tries the same, which need not come to its end."""
+    for seed, beam_size in ((1, 1), (2, 12)):
+        search = {"decoding": {"beam_size": beam_size}, "tuned_decoding": {"beam_size": [5, 8]}}
+        made_run(tmp_path / f"r{seed}", config={"seed": seed, **search})
+    assert len({_system_key(entry) for entry in comparison(tmp_path).entries}) == 2
 
 
 @pytest.mark.parametrize("told", ["abc", "-1", "1.5", ""])

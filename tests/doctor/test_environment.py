@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt.disk_cache import can_be_written
 from nmt.doctor import environment
 from nmt.doctor.findings import Finding, Severity
 
@@ -42,6 +43,16 @@ def test_a_folder_that_cannot_be_written_breaks_training(
     assert found.severity is Severity.breaks
     assert found.text == f"{tmp_path}: cannot be written: Permission denied"
     assert found.remedy == "start in a folder that can be written, or set run=..."
+
+
+def test_without_a_home_folder_the_other_folders_are_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NMT_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    found, *others = environment._folders()
+    assert isinstance(found, Finding)
+    assert (found.severity, found.remedy) == (Severity.costs, "set NMT_CACHE to a folder")
+    assert {"outputs folder", "temporary folder"} <= {getattr(one, "name", "") for one in others}
+    assert not can_be_written()
 
 
 def test_a_gpu_that_is_full_or_broken_is_told_and_the_next_one_looked_at(

@@ -20,16 +20,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from nmt.data.parallel_text import PairStream, ParallelText
-from nmt.data.text.words import counted_words
+from nmt.data.text.words import NO_SPACES
 
 ALIGNED, MISALIGNED = "aligned", "misaligned"
 """The labels."""
 BLOCK_PAIRS = 10_000
 """Pairs of a stream that lend each other sentences and words."""
-VERSION = 3
+VERSION = 4
 """Increased when the same seed makes other pairs: part of the stamp of labelled pairs."""
 NEAR = 0.01
 """Targets of a similar length are those at most so far away in the order by length, as a share of a block."""
+
+_SPACELESS = re.compile(f"[{NO_SPACES}]")
 
 Pair = tuple[str, str]
 Draw = Callable[[int], int]
@@ -68,11 +70,12 @@ class Block:
 def units(text: str) -> tuple[list[str], str]:
     """Return the words of a text and what joins them; in a script without spaces each character is a word.
 
-    A sign or a word of such a script does not make a text of words one of characters.
+    A text is in such a script if half of its characters are.
     """
     words = text.split()
-    has_spaces = len(counted_words(text)) <= 2 * len(words)
-    return (words, " ") if has_spaces else (list(text.strip()), "")
+    if text.isascii() or 2 * len(_SPACELESS.findall(text)) < sum(map(len, words)):
+        return words, " "
+    return list(text.strip()), ""
 
 
 # The kinds: each returns what a pair of a block becomes, which is the pair itself where nothing can be done.

@@ -89,7 +89,8 @@ def test_sides_are_swapped_copied_shuffled_and_replaced() -> None:
 
 
 def test_text_without_spaces_is_cut_and_shuffled_by_characters() -> None:
-    assert units("狗在跑。") == (["狗", "在", "跑", "。"], "")
+    for text in ("狗在跑。", "你好", "はい", "สวัสดี"):
+        assert units(text) == (list(text), "")
     for text in (
         "그는 「토지」를 읽었다",
         "정말 좋다 ㅋㅋ",
