@@ -71,7 +71,8 @@ def test_the_kernels_under_sanitizers(before: str, after: str, tmp_path: Path) -
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     tests = [str(Path(__file__).with_name(name)) for name in TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0"]  # a test may take minutes here
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, *tests]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert "error" not in result.stderr
