@@ -6,6 +6,7 @@ damaged: then `read_run` says so in one `UserError`.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -52,10 +53,8 @@ class RunRecord:
     """The facts about one run that its files tell."""
 
     path: Path
-    config: dict[str, Any]
-    """Full key -> value, such as model.d_model; keys of earlier versions have their present names."""
     stated: dict[str, Any]
-    """The same, but for the search that the end of the training has found, which is as it was before."""
+    """Full key -> value, such as model.d_model; keys of earlier versions have their present names."""
     state: str
     """One of `STATES`."""
     reason: str
@@ -102,8 +101,14 @@ class RunRecord:
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """The keys of `config` that the end of the training has chosen by tuned_decoding."""
-        return _tuned(self.results)
+        """The keys of the search that the end of the training has chosen by tuned_decoding, with values."""
+        found = self.results.get("tuned_decoding")
+        return {f"decoding.{key}": x for key, x in (found if isinstance(found, dict) else {}).items()}
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """Values as they are in the end: `stated`, with the search that was found."""
+        return self.stated | self.tuned
 
     @property
     def best_metric(self) -> str:
@@ -152,7 +157,6 @@ def read_run(path: Path) -> RunRecord:
     signatures = results["signatures"] if isinstance(results.get("signatures"), dict) else {}
     return RunRecord(
         path=path,
-        config=config | _tuned(results),
         stated=config,
         state=state,
         reason=reason,
@@ -186,12 +190,6 @@ def read_config(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not the config of a training of nmt")
     migrate(plain)
     return dict(flat(plain))
-
-
-def _tuned(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of the search that tuned_decoding has found, each with its value."""
-    found = results.get("tuned_decoding")
-    return {f"decoding.{key}": value for key, value in (found if isinstance(found, dict) else {}).items()}
 
 
 def _best_metric(config: dict[str, Any]) -> str:

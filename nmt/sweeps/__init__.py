@@ -10,5 +10,6 @@ import order:
     processes           Trials on this machine, each in a process of its own.
     slurm               Trials as jobs of Slurm.
     search              The trials of a search, chosen one by one with Optuna.
+    study               The study of a search, as its sweep asks for it.
     drive               A sweep from its first trial to its table.
 """

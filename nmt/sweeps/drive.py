@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,17 +33,14 @@ from nmt.sweeps.attempts import ORPHAN_SECONDS, Outcome, Report, Signals
 from nmt.sweeps.processes import Action, Processes, TrialRunner
 from nmt.sweeps.ranking import Ranking
 from nmt.sweeps.records import COSTS, Record, Records, infinite, scores_of
-from nmt.sweeps.search import JOURNAL, METRIC, Search
+from nmt.sweeps.search import JOURNAL
 from nmt.sweeps.slurm import SlurmJobs
+from nmt.sweeps.study import MOVABLE, lasting, study_of
 from nmt.sweeps.table import label, show
 from nmt.training.checkpoint import MANIFEST
 
 FAILED = 3
 """Exit code of a sweep with failed trials."""
-MOVABLE = ("runtime.*", "tracking.*")
-"""Keys that the trials of a search may have otherwise when it goes on."""
-STEPS = ("trainer.max_steps", "trainer.eval_every_steps")
-"""Keys by which hyperband knows when the validations of a trial come."""
 POLL_SECONDS = 1.0
 """Time between two looks at the validation curves of a search."""
 SLURM_SEARCH = 4
@@ -95,7 +91,7 @@ class _Drive:
             if slots > 1:
                 tell(f"output of the trials: {plan.folder / 'logs'}")
         self.runner = signals.receiver = runner
-        self.search = _search(plan, ranking, slots) if plan.space else None
+        self.search = study_of(plan, ranking, slots) if plan.space else None
         self.total = self.search.total() if self.search else len(plan.trials)
         self.numbers: dict[str, int] = {}
         self.pruned: dict[str, str] = {}
@@ -323,65 +319,6 @@ def _telling(key: str, trials: Sequence[Composed]) -> str | None:
     return None
 
 
-def _search(plan: Sweep, ranking: Ranking, parallel: int) -> Search:
-    """Return the study of a search."""
-    cfg = _config_for_pruner(plan, plan.example)
-    if plan.cfg.pruner is not Pruner.none and not isinstance(cfg, TrainConfig):
-        raise UserError(f"sweep.pruner={plan.cfg.pruner.name} is for trainings; leave it out")
-    if plan.cfg.pruner is not Pruner.none and "jsonl" not in cfg.tracking.sinks:
-        raise UserError(
-            f"sweep.pruner={plan.cfg.pruner.name} reads metrics.jsonl, which "
-            "tracking.sinks leaves out; add jsonl"
-        )
-    for name, what in (("eval_every_steps", "first validation"), ("max_steps", "end")):
-        value = getattr(cfg.trainer, name) if plan.cfg.pruner is not Pruner.none else None
-        if isinstance(value, str):
-            raise UserError(
-                f"sweep.pruner={plan.cfg.pruner.name} must know when the {what} comes, but "
-                f"trainer.{name} is {value!r}; set it to a number of updates"
-            )
-    if plan.cfg.pruner is Pruner.hyperband:
-        _require_one_length(plan, cfg)
-    first, last = (
-        (cfg.trainer.eval_every_steps, cfg.trainer.max_steps) if isinstance(cfg, TrainConfig) else (1, 1)
-    )
-    return Search(
-        plan.cfg,
-        plan.space,
-        plan.folder,
-        ranking.direction,
-        parallel=parallel,
-        first_step=first,
-        last_step=last,
-        settings={**_lasting(plan.shared), METRIC: ranking.metric},
-    )
-
-
-def _config_for_pruner(plan: Sweep, trial: Composed) -> Any:
-    """Return the config of a trial; for hyperband, with the steps that the corpus chooses where it does."""
-    cfg = trial.cfg
-    if plan.cfg.pruner is Pruner.hyperband and {*STEPS} & {*small_data.open_keys(cfg)}:
-        cfg = small_data.filled(cfg, trial.chosen(log=lambda line: None))  # which each trial says itself
-    return dataclasses.replace(trial, cfg=cfg).to_config(plan.verb.config_class())
-
-
-def _require_one_length(plan: Sweep, cfg: TrainConfig) -> None:
-    """Raise `UserError` where trials have other steps of validations than `cfg`, or another last one."""
-    for key, one in plan.space.items():
-        for end in one.ends:
-            own = cfg
-            with contextlib.suppress(UserError):  # the trial will say what is wrong
-                own = _config_for_pruner(plan, plan.trial("example", {**plan.example.values, key: end}))
-            for name in STEPS:
-                first, second = (getattr(each.trainer, name.partition(".")[2]) for each in (cfg, own))
-                if first != second:
-                    raise UserError(
-                        f"sweep.pruner=hyperband needs one {name} for all trials, but it is {first} "
-                        f"with {key}={plan.example.values[key]} and {second} with {key}={end}; set it to one "
-                        "number, or take sweep.pruner=median"
-                    )
-
-
 def _last_step(run: Path) -> int | None:
     """Return the limit of a training in updates, as its own config has it; None where there is none."""
     steps: object = None
@@ -412,11 +349,6 @@ def _records(plan: Sweep, ranking: Ranking) -> Records:
         if record.state == "running" and not record.job:
             record.state = "waiting"
     return records
-
-
-def _lasting(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a command that no trial may have otherwise when it goes on."""
-    return {key: value for key, value in settings.items() if not matches(key, MOVABLE)}
 
 
 def _lacks_output(plan: Sweep, trial: Composed) -> bool:
@@ -457,7 +389,7 @@ def _results(plan: Sweep, trial: Composed, record: Record) -> dict[str, Any] | N
     stored there does not tell who has chosen it.
     """
     assert trial.folder is not None
-    if small_data.open_keys(trial.cfg) and _lasting(record.fixed or {}) != _lasting(plan.shared):
+    if small_data.open_keys(trial.cfg) and lasting(record.fixed or {}) != lasting(plan.shared):
         return None
     run = RunDirectory(trial.folder)
     with contextlib.suppress(UserError):  # the training will say what is wrong

@@ -394,7 +394,7 @@ def test_hyperband_takes_the_steps_that_the_corpus_chooses(
         asked.append((first_step, last_step))
         return Search(*arguments, first_step=first_step, last_step=last_step, **settings)
 
-    monkeypatch.setattr(drive, "Search", search)
+    monkeypatch.setattr("nmt.sweeps.study.Search", search)
     chosen = planned(choice, *data, *settings, "sweep.pruner=hyperband")
     assert sweep(chosen, lambda trial: ended(trial, bleu=1.0), report) == 0
     assert asked == [(40, 200)]
